@@ -96,7 +96,7 @@ function origin(answer, guess) {
 function guesses(title, list, task) {
   if (!list?.length) return null;
   const rows = list.slice(0, 4).map((guess) => h("li", h("span", guess.label, guess.task !== task && h("span.muted", ` in ${withLetters(guess.task, guess.odd_letters)}`)), h("span.number", percent(guess.confidence)), bar(guess.confidence)));
-  return h("div.guesses", h("h3", title), h("ul", rows));
+  return h("div.guesses", h("h3", title), h("ul.meters", rows));
 }
 
 function actions(answer, file) {

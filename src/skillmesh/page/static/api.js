@@ -48,6 +48,8 @@ async function request(method, path, { json, body, type, signal } = {}) {
   return text ? JSON.parse(text) : null;
 }
 
+export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
 export const get = (path, options) => request("GET", path, options);
 export const post = (path, json) => request("POST", path, { json });
 export const put = (path, json) => request("PUT", path, { json });

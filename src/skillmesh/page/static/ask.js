@@ -3,12 +3,12 @@
 import { answerCard } from "./answer.js";
 import { ask, post } from "./api.js";
 import { accepted, batches, dropTarget, imagesOf } from "./files.js";
-import { button, chooser, fill, h, icon, keyedList, part, progressBar, redrawn } from "./dom.js";
+import { button, chooser, fill, h, icon, part, redrawnList } from "./dom.js";
 import { announce, attempt, toast } from "./feedback.js";
-import { count, percent, quoted, waiting } from "./format.js";
+import { count, quoted, waiting } from "./format.js";
 import { cameraPanel } from "./live.js";
 import { hasCamera } from "./camera.js";
-import { lessonOf, putLesson, state, watch } from "./store.js";
+import { putLesson, state, watch } from "./store.js";
 import { sampleImages, welcome } from "./welcome.js";
 
 const AT_ONCE = 8; // answers appear in groups of this size
@@ -24,11 +24,13 @@ export function build(section) {
   answersPart.hidden = true;
   camera = cameraPanel(askAbout);
   const drop = dropZone();
-  fill(section, h("h1#ask-title", { tabindex: "-1" }, "What is in this picture?"), lead, welcome(), drop, camera.element, corrections(), answersPart, sampleImages(askAbout));
+  const heading = h("h1#ask-title", { tabindex: "-1" });
+  fill(section, heading, lead, welcome(), drop, camera.element, corrections(), answersPart, sampleImages(askAbout));
   dropTarget(section, (items) => askDropped(items));
   watch(["agent", "tasks"], () => {
     const known = state.tasks?.length ?? 0;
     const first = Boolean(state.agent?.first_visit);
+    heading.textContent = first ? "Hello" : "What is in this picture?";
     drop.hidden = first;
     lead.hidden = first;
     lead.textContent = known ? `This agent knows ${count(known, "task")} and says so if a picture fits none of them.` : "This agent knows no task yet.";
@@ -95,44 +97,20 @@ function clearAnswers() {
   document.getElementById("ask-title").focus();
 }
 
-/* Corrections wait in lessons that extend a task; here they can be learned without leaving the view. */
+/* Corrections wait in lessons that extend a task. */
 function corrections() {
-  const started = new Set();
   const list = h("div.stack");
-  const part = h("section#corrections", { "aria-label": "Corrections", hidden: true }, list);
-  const show = keyedList(list, ({ id }) => id, ({ id }) => correctionsRow(id, started));
-  watch(["lessons"], () => {
-    const rows = (state.lessons ?? []).filter((lesson) => lesson.extends && lesson.images > 0 && (lesson.state !== "done" || started.has(lesson.id)));
-    show(rows);
-    part.hidden = !rows.length;
-  });
-  return part;
+  const draw = redrawnList(list, ({ id }) => id, "div.note.row.between", correctionsRow);
+  watch(["lessons"], () => draw((state.lessons ?? []).filter((lesson) => lesson.extends && lesson.images && lesson.state === "draft")));
+  return list;
 }
 
-function correctionsRow(id, started) {
-  const progress = progressBar("Learning");
-  const extend = async (event) => {
-    const { task, sharing } = lessonOf(id);
-    const own = state.tasks?.find((one) => one.own && one.task === task);
-    started.add(id);
-    const next = await attempt(() => post(`/lessons/${id}/start`, { sharing: own?.sharing ?? sharing, tags: own?.tags ?? [], licence: own?.licence, note: own?.note }), event.currentTarget);
-    if (next) putLesson(next);
-  };
-  const row = redrawn(
-    h("div.note.row.between"),
-    (lesson) => {
-      const name = quoted(lesson.task);
-      const open = h("a", { href: `#/teach/${id}` }, "Open in Teach");
-      if (lesson.state === "done") return [h("p", `${name} is extended: ${percent(lesson.report?.accuracy)} of its validation images are answered correctly.`), open];
-      if (lesson.state === "waiting" || lesson.state === "learning") return [h("p", `Learning ${name} anew.`), progress.element];
-      const trouble = lesson.state === "draft" ? null : h("p.bad", lesson.error ?? `The last attempt was ${lesson.state}.`);
-      return [h("div", h("p", `${waiting(lesson.images, "correction")} for ${name}.`), trouble), h("div.row", open, button("Extend the task now", extend, { class: "main" }))];
-    },
-    ({ progress: _, ...rest }) => JSON.stringify(rest),
-  );
-  const update = (lesson) => {
-    row.update(lesson);
-    progress.update(lesson.progress);
-  };
-  return { element: row.element, update };
+function correctionsRow({ id, task, images, sharing }) {
+  const own = state.tasks?.find((one) => one.own && one.task === task);
+  const options = { sharing: own?.sharing ?? sharing, tags: own?.tags ?? [], licence: own?.licence, note: own?.note };
+  const extend = button("Extend the task now", () => attempt(async () => {
+    putLesson(await post(`/lessons/${id}/start`, options));
+    location.hash = `#/teach/${id}`;
+  }, extend), { class: "main" });
+  return [h("p", `${waiting(images, "correction")} for ${quoted(task)}.`), h("div.row", h("a", { href: `#/teach/${id}` }, "Look at them"), extend)];
 }

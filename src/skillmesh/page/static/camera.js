@@ -1,5 +1,7 @@
 // One camera at a time: opens it, shows it, and cuts frames from it.
 
+import { button, h } from "./dom.js";
+
 let open = null; // the Camera that holds the device now
 
 const REASONS = {
@@ -12,10 +14,10 @@ const REASONS = {
 export const hasCamera = () => Boolean(navigator.mediaDevices?.getUserMedia);
 
 export class Camera {
-  constructor(video) {
-    this.video = video;
-    video.muted = true;
-    video.playsInline = true;
+  constructor() {
+    this.video = h("video", { "aria-label": "Camera picture" });
+    this.video.muted = true;
+    this.video.playsInline = true;
     this.stream = null;
     this.facing = "environment";
     this.onclose = () => {};
@@ -87,4 +89,16 @@ export function asPhoto(blob) {
 
 export function closeCamera() {
   open?.close();
+}
+
+/* A small camera picture with a hint, shown while the camera is open. */
+export function cameraBox(hint, onclose = () => {}) {
+  const camera = new Camera();
+  const close = button("Close camera", () => camera.close(), { class: "quiet" });
+  const element = h("div.small-camera.card", { hidden: true }, camera.video, h("p.muted", hint), close);
+  camera.onclose = () => {
+    element.hidden = true;
+    onclose();
+  };
+  return { camera, element };
 }

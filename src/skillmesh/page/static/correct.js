@@ -1,7 +1,7 @@
 // The form behind "No, this is …": keeps a picture as material for extending the task that answered.
 
 import { imagesForm, post, upload } from "./api.js";
-import { button, field, h, textInput } from "./dom.js";
+import { button, field, form, h, textInput } from "./dom.js";
 import { announce, attempt } from "./feedback.js";
 import { quoted, waiting } from "./format.js";
 import { putLesson, taskOf } from "./store.js";
@@ -28,8 +28,7 @@ export function correctionForm(answer, file, done) {
   follow();
   const keep = h("button.main", "Keep as lesson");
 
-  const submit = async (event) => {
-    event.preventDefault();
+  const submit = async () => {
     const className = select.value === NEW ? name.value.trim() : select.value;
     if (!className) return name.focus();
     const lesson = await attempt(() => keepCorrection(taskName, className, file), keep);
@@ -38,7 +37,7 @@ export function correctionForm(answer, file, done) {
     announce(message);
     done(message);
   };
-  return h("form.correction", { onsubmit: submit }, field(answer.unsure ? "It is" : "No, this is", select), nameField, h("div.row", keep, button("Cancel", () => done(null), { class: "quiet" })));
+  return form(".correction", submit, field(answer.unsure ? "It is" : "No, this is", select), nameField, h("div.row", keep, button("Cancel", () => done(null), { class: "quiet" })));
 }
 
 async function keepCorrection(taskName, className, file) {

@@ -6,16 +6,13 @@ const PATHS = {
   camera: "M4 8h3.5l1.5-2.5h6L16.5 8H20v11H4zM12 16.5a3.3 3.3 0 1 0 0-6.6 3.3 3.3 0 0 0 0 6.6z",
   close: "M6 6l12 12M18 6 6 18",
   copy: "M9 9h10v10H9zM6 15H5V5h10v1",
-  down: "M12 4v11m-5-5 5 5 5-5M5 20h14",
   folder: "M3.5 18.5v-12h6l2 2.5h9v9.5z",
   image: "M4 5h16v14H4zM4 16l4.5-4.5L13 16l3-3 4 4M15.5 9.2h.01",
   pencil: "M4 20l1-4.5L16 4.5 19.5 8 8.5 19z",
-  plus: "M12 5v14M5 12h14",
   record: "M12 18a6 6 0 1 0 0-12 6 6 0 0 0 0 12z",
   swap: "M5 9h13l-3.5-3.5M19 15H6l3.5 3.5",
   trash: "M5 7h14M9.5 7V4.5h5V7M7 7l1 12.5h8L17 7",
   up: "M12 20V9m-5 5 5-5 5 5M5 4h14",
-  warning: "M12 4 2.8 20h18.4zM12 10v4.5M12 17.3h.01",
 };
 
 /* h("p#id.muted", {title: "x"}, child) returns the element. Properties may be left out; children are nodes, strings or
@@ -38,7 +35,7 @@ export function h(selector, ...children) {
 }
 
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child || child === 0));
+  element.replaceChildren(...children.flat(Infinity).filter(Boolean));
 }
 
 export function icon(name) {
@@ -127,6 +124,16 @@ export function field(label, input, hint) {
   input.id ||= newId("field");
   if (hint) input.setAttribute("aria-describedby", `${input.id}-hint`);
   return h("div.field", h("label", { for: input.id }, label), input, hint && h(`p#${input.id}-hint.hint`, hint));
+}
+
+/* A form whose submit runs `action`; nothing here is ever sent by the browser itself. */
+export function form(selector, action, ...children) {
+  const element = h(`form${selector}`, children);
+  element.addEventListener("submit", (event) => {
+    event.preventDefault();
+    action();
+  });
+  return element;
 }
 
 export const textInput = (id, props) => h(`input#${id}`, { type: "text", maxlength: 200, autocomplete: "off", ...props });

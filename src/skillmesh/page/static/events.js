@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { announce, toast } from "./feedback.js";
 import { percent, quoted } from "./format.js";
-import { lessonOf, putLesson, refresh, refreshAll } from "./store.js";
+import { lessonOf, putLesson, refresh, refreshAll, state } from "./store.js";
 
 const LONGEST_WAIT = 15000;
 
@@ -26,7 +26,7 @@ function showFound() {
 function takeLesson(lesson) {
   const before = lessonOf(lesson.id);
   putLesson(lesson);
-  if (!before || before.state === lesson.state) return;
+  if (!before || before.state === lesson.state || state.agent.demo === "learning") return;
   const name = quoted(lesson.task);
   if (lesson.state === "done") toast(`${name} is learned${lesson.report ? `: ${percent(lesson.report.accuracy)} right` : ""}.`);
   if (lesson.state === "failed") toast(`${name} could not be learned. ${lesson.error ?? ""}`, "bad");

@@ -1,6 +1,6 @@
 // Tells the person what happened: messages, announcements for screen readers, and questions before something is lost.
 
-import { button, field, fill, h, textInput } from "./dom.js";
+import { button, field, fill, form, h, textInput } from "./dom.js";
 
 const SHOWN_FOR = 7000;
 
@@ -45,13 +45,13 @@ export function confirmed({ title, text, action, danger = true, input }) {
     };
     fill(
       box,
-      h(
-        "form",
-        { onsubmit: (event) => (event.preventDefault(), agree()) },
+      form(
+        "",
+        agree,
         heading,
         text && h("p", text),
         entry && field(input.label, entry),
-        h("div.row.end", button("Cancel", () => box.close()), h("button", { type: "submit", class: danger ? "solid" : "main" }, action)),
+        h("div.row.end", button("Cancel", () => box.close()), h(`button.${danger ? "solid" : "main"}`, action)),
       ),
     );
     box.addEventListener("close", () => {

@@ -1,9 +1,9 @@
 // The page of one lesson: its classes and pictures, then learning, then the report.
 
 import { post, remove } from "./api.js";
-import { Camera, hasCamera } from "./camera.js";
+import { cameraBox, hasCamera } from "./camera.js";
 import { classCard } from "./classes.js";
-import { button, field, fill, h, keyedList, progressBar, redrawn, textInput } from "./dom.js";
+import { button, field, fill, form, h, keyedList, progressBar, redrawn, textInput } from "./dom.js";
 import { announce, attempt, confirmThen, toast } from "./feedback.js";
 import { asTask, dropTarget, imagesOf, isZip } from "./files.js";
 import { count, quoted, sentence } from "./format.js";
@@ -27,15 +27,13 @@ const SHARING = [
 export function lessonPage({ id }) {
   const uploads = uploadsOf(id);
   const message = h("p#lesson-trouble.note.bad");
-  const video = h("video", { "aria-label": "Camera picture" });
-  const camera = new Camera(video);
-  const cameraBox = h("div.teach-camera.card", { hidden: true }, video, h("p.muted", "Hold “Hold to record” of a class."), button("Close camera", () => camera.close(), { class: "quiet" }));
+  const { camera, element: cameraPart } = cameraBox("Hold “Hold to record” of a class.", () => cards.classList.remove("recording"));
   const cards = h("div#classes.cards");
   const hints = h("ul#hints.hints", { "aria-label": "Hints" });
   const showClasses = keyedList(cards, ({ name }) => name, (one) => classCard(id, one, { uploads, camera }));
   const tray = uploadTray(uploads);
   const tools = h("div.row", { role: "group", "aria-label": "Add pictures of several classes" }, hasCamera() && button("Use the camera", openCamera, { icon: "camera", id: "lesson-camera" }), wholeChoosers("lesson", "Add", takeAnything));
-  const editor = h("div.stack.wide", tools, cameraBox, tray.element, cards, addClass(id), hints, startForm(id, uploads));
+  const editor = h("div.stack.wide", tools, cameraPart, tray.element, cards, addClass(id), hints, startForm(id, uploads));
   const progress = learning(id);
   const result = outcome();
   const head = h("div.row.between", h("a.back", { href: "#/teach" }, "All lessons"), button("Delete this lesson", deleteIt, { icon: "trash", class: "quiet danger", id: "delete-lesson" }));
@@ -43,14 +41,9 @@ export function lessonPage({ id }) {
   dropTarget(editor, takeAnything);
   let before;
 
-  camera.onclose = () => {
-    cameraBox.hidden = true;
-    cards.classList.remove("recording");
-  };
-
   async function openCamera(event) {
     await attempt(() => camera.open(), event.currentTarget);
-    cameraBox.hidden = !camera.isOpen;
+    cameraPart.hidden = !camera.isOpen;
     cards.classList.toggle("recording", camera.isOpen);
     if (camera.isOpen) announce("The camera is open. Hold the record button of a class, or hold Space on it.");
   }
@@ -107,8 +100,7 @@ export function lessonPage({ id }) {
 function addClass(id) {
   const name = textInput("class-name", { required: true, placeholder: "for example: chanterelle" });
   const add = h("button#add-class", "Add class");
-  const submit = async (event) => {
-    event.preventDefault();
+  const submit = async () => {
     const lesson = await attempt(() => post(`/lessons/${id}/classes`, { name: name.value.trim() }), add);
     if (!lesson) return;
     announce(`Class ${quoted(name.value.trim())} added.`);
@@ -116,7 +108,7 @@ function addClass(id) {
     name.value = "";
     name.focus();
   };
-  return h("form.add-class", { onsubmit: submit }, field("New class", name), add);
+  return form(".add-class", submit, field("New class", name), add);
 }
 
 /* Progress of uploads, what was refused, and what can be sent again. */
@@ -150,25 +142,25 @@ function startForm(id, uploads) {
   const choices = SHARING.map(([value, name, text]) => h("label.choice", h("input", { type: "radio", name: "sharing", value, checked: value === "later" }), h("span", h("b", name), h("span.muted", text))));
   const [tags, licence, note] = ["tags", "licence", "note"].map((name) => textInput(`lesson-${name}`, { maxlength: 2000 }));
   const start = h("button#start-lesson.main.large", "Start learning");
-  const form = h(
-    "form#start-form.card.stack",
-    h("fieldset", h("legend", "Who may have what was learned?"), h("div.choices", choices)),
-    h("details", h("summary", "Tags, licence, note"), h("div.stack", field("Tags", tags, "Separated by commas"), field("Licence", licence, "For example CC-BY-4.0"), field("Note", note))),
-    h("div.row", start),
-  );
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
+  const submit = async () => {
     if (uploads.running) return toast("Pictures are still being sent. Start when they have arrived.", "bad");
     const options = {
-      sharing: form.elements.sharing.value,
+      sharing: element.elements.sharing.value,
       tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean),
       licence: licence.value.trim() || null,
       note: note.value.trim() || null,
     };
     const lesson = await attempt(() => startLesson(id, options), start);
     if (lesson) putLesson(lesson);
-  });
-  return form;
+  };
+  const element = form(
+    "#start-form.card.stack",
+    submit,
+    h("fieldset", h("legend", "Who may have what was learned?"), h("div.choices", choices)),
+    h("details", h("summary", "Tags, licence, note"), h("div.stack", field("Tags", tags, "Separated by commas"), field("Licence", licence, "For example CC-BY-4.0"), field("Note", note))),
+    h("div.row", start),
+  );
+  return element;
 }
 
 async function startLesson(id, options) {
@@ -203,5 +195,5 @@ function outcome() {
       lesson.report ? report(lesson.report) : h("p", "Learned."),
       h("div.row", h("a.button.main", { href: "#/ask" }, "Ask about a picture"), lesson.task_id && h("a.button", { href: `#/tasks/${lesson.task_id}` }, "Open the task")),
     ];
-  return redrawn(h("section#outcome", { "aria-label": "Result" }), draw, ({ state, report: figures, task_id }) => JSON.stringify([state, figures, task_id]));
+  return redrawn(h("section#outcome.stack.wide", { "aria-label": "Result" }), draw, ({ state, report: figures, task_id }) => JSON.stringify([state, figures, task_id]));
 }

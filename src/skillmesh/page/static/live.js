@@ -1,6 +1,6 @@
 // The camera in the view "Ask": a still picture, or answers several times a second.
 
-import { askFrame } from "./api.js";
+import { askFrame, pause } from "./api.js";
 import { inWords, verdict } from "./answer.js";
 import { asPhoto, Camera, hasTwoCameras } from "./camera.js";
 import { button, fill, h } from "./dom.js";
@@ -9,17 +9,14 @@ import { announce, attempt } from "./feedback.js";
 const LONGEST = 640; // pixels of a live frame; still pictures keep their size
 const INTERVAL = 250; // milliseconds between two questions at least
 
-const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-
 export function cameraPanel(askAbout) {
-  const video = h("video", { "aria-label": "Camera picture" });
-  const camera = new Camera(video);
+  const camera = new Camera();
   const words = h("div#live-answer.live-answer", { hidden: true });
   const shoot = button("Take a picture", takePicture, { id: "camera-shoot", icon: "camera", class: "main" });
   const live = button("Live", () => (running ? stop() : run()), { id: "camera-live", icon: "record", "aria-pressed": "false" });
   const swap = button("Other camera", () => attempt(() => camera.switchSide(), swap), { id: "camera-swap", icon: "swap", hidden: true });
   const close = button("Close camera", () => camera.close(), { id: "camera-close", class: "quiet" });
-  const element = h("section#camera.camera", { "aria-label": "Camera", hidden: true }, h("div.viewfinder", video, words), h("div.row.center", shoot, live, swap, close));
+  const element = h("section#camera.camera", { "aria-label": "Camera", hidden: true }, h("div.viewfinder", camera.video, words), h("div.row.center", shoot, live, swap, close));
   let running = null; // the AbortController of the live mode
 
   camera.onclose = () => {
@@ -57,7 +54,7 @@ export function cameraPanel(askAbout) {
     live.setAttribute("aria-pressed", "true");
     words.hidden = false;
     fill(words, h("p", "Looking…"));
-    const speak = speaker();
+    let spoken;
     while (!control.signal.aborted) {
       const begun = performance.now();
       try {
@@ -66,35 +63,22 @@ export function cameraPanel(askAbout) {
           const { answers } = await askFrame(frame, control.signal);
           if (control.signal.aborted) return;
           fill(words, verdict(answers[0]));
-          speak(inWords(answers[0]), answers[0].label ?? "");
+          if (spoken !== answers[0].label) announce(inWords(answers[0]));
+          spoken = answers[0].label;
         }
       } catch (error) {
         if (control.signal.aborted) return;
         fill(words, h("p.bad", error.message));
-        if (!error.passing) return stopKeepingWords();
+        if (!error.passing) {
+          stop();
+          words.hidden = false;
+          return;
+        }
         await pause(1000);
       }
       await pause(Math.max(0, INTERVAL - (performance.now() - begun)));
     }
   }
 
-  function stopKeepingWords() {
-    stop();
-    words.hidden = false;
-  }
-
   return { element, open };
-}
-
-/* Announces a label once two answers in a row agree on it, and not again until it changes. */
-function speaker() {
-  let last = null;
-  let spoken = null;
-  return (sentence, label) => {
-    if (label === last && label !== spoken) {
-      spoken = label;
-      announce(sentence);
-    }
-    last = label;
-  };
 }

@@ -123,7 +123,7 @@ function peerFoot(peer) {
   return [
     facts.length ? h("p.muted", facts.join(" · ")) : null,
     peer.trusted ? null : h("p.muted", "Its teacher is not trusted here."),
-    peer.banned ? h("div.row.between", h("p.bad", `Banned: ${peer.banned}`), isOwner() && button("Lift ban", (event) => liftBan(peer, event.currentTarget), { "aria-label": `Lift the ban of ${peer.name || shortKey(peer.agent)}` })) : null,
+    peer.banned ? h("div.row.between", h("p.bad", `Banned: ${peer.banned}`), isOwner() && button("Lift ban", (event) => liftBan(peer, event.currentTarget), { "aria-label": `Lift ban of ${peer.name || shortKey(peer.agent)}` })) : null,
   ];
 }
 

@@ -6,7 +6,7 @@ import { bytes, count, percent, quoted, seconds, sentence } from "./format.js";
 const OTHER = "another task";
 
 export function report(figures) {
-  return h("div.report", summary(figures), advice(figures), recalls(figures), wrongImages(figures), matrix(figures));
+  return h("div.stack.wide", summary(figures), advice(figures), recalls(figures), wrongImages(figures), matrix(figures));
 }
 
 function summary({ accuracy, seconds: taken, bytes: size, classes }) {
@@ -30,7 +30,7 @@ function recalls({ classes }) {
     const mistakes = [...mixed.map(([other, number]) => `${number} × ${quoted(other)}`), one.given_other_task ? `${one.given_other_task} × ${OTHER}` : null].filter(Boolean);
     return h("li", h("span", one.class), h("span.number", percent(one.recall)), bar(one.recall), mistakes.length ? h("span.mistakes.muted", `answered as ${mistakes.join(", ")}`) : null);
   });
-  return h("section.recalls.guesses.part", h("h3", "Right per class"), h("ul", rows));
+  return h("section.recalls.part", h("h3", "Right per class"), h("ul.meters", rows));
 }
 
 function wrongImages({ wrong }) {

@@ -1,7 +1,7 @@
 // The view "Tasks": everything the agent knows, or one task at #/tasks/ID.
 
 import { get, post, put, remove, sendRaw } from "./api.js";
-import { button, chooser, field, fill, h, redrawnList, textInput } from "./dom.js";
+import { button, chooser, field, fill, form, h, redrawnList, textInput } from "./dom.js";
 import { announce, attempt, confirmThen, toast } from "./feedback.js";
 import { dropTarget } from "./files.js";
 import { bytes, count, date, percent, quoted, withLetters } from "./format.js";
@@ -44,7 +44,7 @@ function buildOverview() {
   const grid = h("div#task-cards.cards");
   const merge = mergeBar();
   const empty = h("p.note");
-  const showCards = redrawnList(grid, ({ id }) => id, "article.card.task", taskCard, (task) => JSON.stringify([task, isOwner()]));
+  const showCards = redrawnList(grid, ({ id }) => id, "article.card.task", taskCard, (task) => JSON.stringify([task, isOwner(), chosen.has(task.id)]));
   let limit = PAGE;
   const more = button("Show more", () => {
     limit += PAGE;
@@ -144,9 +144,9 @@ function sharingChoice(task) {
 function actions(task) {
   const named = (verb) => ({ "aria-label": `${verb} ${task.task}`, class: "quiet" });
   return h(
-    "div.row.actions", task.own && !task.merged && button("Extend", (event) => extendTask(task.task, event.currentTarget), named("Extend")),
+    "div.row.actions", task.own && button("Extend", (event) => extendTask(task.task, event.currentTarget), named("Extend")),
     !task.merged && h("a", { href: `/api/v1/modules/${encodeURIComponent(task.id)}`, download: "", class: "button quiet", "aria-label": `Export ${task.task}` }, "Export"),
-    task.own && task.sharing === "shared" && !task.merged && button("Withdraw", () => withdraw(task), named("Withdraw")),
+    shown && task.sharing === "shared" && button("Withdraw", () => withdraw(task), named("Withdraw")),
     task.merged ? button("Undo merge", () => undoMerge(task), named("Undo merge of")) : button("Forget", () => forget(task), named("Forget")),
   );
 }
@@ -180,22 +180,15 @@ function mergeBar() {
   const text = h("p");
   const name = textInput("merge-name", { placeholder: "as the first task" });
   const merge = h("button#merge.main", "Merge");
-  const clear = button("Clear choice", () => {
-    chosen.clear();
-    for (const box of document.querySelectorAll("#task-cards input[type=checkbox]")) box.checked = false;
-    drawOverview();
-    heading.focus();
-  }, { class: "quiet" });
-  const element = h("form#merge-bar.note.row.between", { "aria-label": "Merge tasks", hidden: true }, text, field("Name of the merged task", name), h("div.row", clear, merge));
-  element.addEventListener("submit", async (event) => {
-    event.preventDefault();
+  const submit = async () => {
     const merged = await attempt(() => post("/merges", { tasks: [...chosen], name: name.value.trim() || null }), merge);
     if (!merged) return;
-    name.value = "";
     toast(`${quoted(merged.task)} now answers with what ${count(chosen.size, "task")} know.`);
-    clear.click();
+    name.value = "";
+    chosen.clear();
     refresh(["tasks"]);
-  });
+  };
+  const element = form("#merge-bar.note.row.between", submit, text, field("Name of the merged task", name), merge);
   const update = () => {
     element.hidden = !chosen.size;
     merge.disabled = chosen.size < 2;

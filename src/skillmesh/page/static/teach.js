@@ -1,7 +1,7 @@
 // The view "Teach": the list of lessons, or one lesson at #/teach/ID.
 
 import { post } from "./api.js";
-import { chooser, field, fill, h, icon, keyedList, part, progressBar, redrawn, textInput } from "./dom.js";
+import { chooser, field, fill, form, h, icon, keyedList, part, progressBar, redrawn, textInput } from "./dom.js";
 import { attempt, toast } from "./feedback.js";
 import { asTask, dropTarget, filesOfInput, imagesOf, isZip } from "./files.js";
 import { count, percent, quoted, sentence } from "./format.js";
@@ -66,8 +66,7 @@ function update() {
 function newLesson() {
   const name = textInput("task-name", { required: true, placeholder: "for example: mushrooms" });
   const start = h("button#new-lesson.main", "Begin");
-  const submit = async (event) => {
-    event.preventDefault();
+  const submit = async () => {
     const lesson = await attempt(() => post("/lessons", { task: name.value.trim() }), start);
     if (!lesson) return;
     name.value = "";
@@ -81,7 +80,7 @@ function newLesson() {
     h("div.row.center", wholeChoosers("task", "Choose", take)),
   );
   dropTarget(whole, take);
-  return h("div.split", h("form.card.stack", { onsubmit: submit, "aria-labelledby": "new-title" }, h("h2#new-title", "Teach a new task"), h("p.muted", "A task is a question with a few possible answers, its classes. Twenty pictures of each are a good start."), field("Name of the task", name), h("div.row", start)), whole);
+  return h("div.split", form(".card.stack", submit, h("h2", "Teach a new task"), h("p.muted", "A task is a question with a few possible answers, its classes. Twenty pictures of each are a good start."), field("Name of the task", name), h("div.row", start)), whole);
 }
 
 /* Inputs for a folder of classes and for a zip. */

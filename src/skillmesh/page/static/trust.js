@@ -1,16 +1,14 @@
 // Whom the agent trusts: its own key to show, keys of others to add by hand, by camera or from an image.
 
-import { put, remove, sendRaw } from "./api.js";
-import { Camera, hasCamera } from "./camera.js";
-import { button, chooser, field, h, part, redrawnList, textInput } from "./dom.js";
+import { pause, put, remove, sendRaw } from "./api.js";
+import { cameraBox, hasCamera } from "./camera.js";
+import { button, chooser, field, form, h, part, redrawnList, textInput } from "./dom.js";
 import { announce, attempt, confirmThen, toast } from "./feedback.js";
 import { count, quoted, shortKey } from "./format.js";
 import { refresh, state, watch } from "./store.js";
 
 const CHANGED = ["trust", "quarantine", "mesh", "tasks"]; // by trust or its end
 const LOOK_EVERY = 400; // milliseconds between two frames sent while scanning
-
-const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 export function trustPart() {
   return part("trust", "Trust", h("div.split", ownKey(), addForm()), seenList(), trustedList());
@@ -51,13 +49,12 @@ function addForm() {
     announce(`Found the key of ${found.name || "an agent"}. Check it, then trust it.`);
     add.focus();
   });
-  const submit = async (event) => {
-    event.preventDefault();
+  const submit = async () => {
     if (await trust(key.value.trim().toLowerCase(), name.value.trim(), add)) key.value = name.value = "";
   };
-  return h(
-    "form.card.stack",
-    { onsubmit: submit },
+  return form(
+    ".card.stack",
+    submit,
     h("h3", "Trust another teacher"),
     h("p.muted", "Compare the key with its owner, best in person. What a trusted teacher shares may answer here after a trial."),
     field("Key", key, "64 digits from 0-9 and a-f"),
@@ -68,10 +65,7 @@ function addForm() {
 }
 
 function scanner(onfound) {
-  const video = h("video", { "aria-label": "Camera picture" });
-  const camera = new Camera(video);
-  const element = h("div.teach-camera.card", { hidden: true }, video, h("p.muted", "Hold the other agent's QR code before the camera."), button("Close camera", () => camera.close(), { class: "quiet" }));
-  camera.onclose = () => (element.hidden = true);
+  const { camera, element } = cameraBox("Hold the other agent's QR code before the camera.");
 
   async function look() {
     await attempt(() => camera.open(), open);

@@ -1,6 +1,6 @@
 // Sends the images of a lesson in batches, one after the other, while the person goes on working.
 
-import { imagesForm, upload } from "./api.js";
+import { imagesForm, pause, upload } from "./api.js";
 import { batches } from "./files.js";
 import { bytes } from "./format.js";
 import { putLesson, state } from "./store.js";
@@ -16,8 +16,6 @@ export function uploadsOf(lessonId) {
 }
 
 export const anyUploads = () => [...queues.values()].some((queue) => queue.running);
-
-const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 class Uploads {
   constructor(lessonId) {

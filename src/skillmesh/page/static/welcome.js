@@ -9,10 +9,10 @@ export function welcome() {
   const teach = button("Teach something now", () => (location.hash = "#/teach"), { id: "welcome-teach", class: "main", icon: "pencil" });
   const demo = button("Look at the demo tasks", startDemo, { id: "welcome-demo", icon: "image" });
   const ways = h(
-    "div.ways", h("div.card.stack", h("h2", "Teach it something"), h("p", "Name two or more things, show about twenty pictures of each, and it learns in seconds. Pictures never leave this computer; only what was learned is shared, and only if you say so."), teach),
+    "div.split.ways", h("div.card.stack", h("h2", "Teach it something"), h("p", "Name two or more things, show about twenty pictures of each, and it learns in seconds. Pictures never leave this computer; only what was learned is shared, and only if you say so."), teach),
     h("div.card.stack", h("h2", "Watch it first"), h("p", "Some small tasks are drawn and learned while you watch. Then click a picture to ask about it. You can forget the tasks afterwards."), demo),
   );
-  const greeting = h("section#welcome", { "aria-label": "Welcome", hidden: true }, h("p.lead", "Hello. This agent can learn to tell pictures apart, but nobody has taught it anything yet."), isOwner() ? ways : null);
+  const greeting = h("section#welcome.part", { "aria-label": "Welcome", hidden: true }, h("p.lead", "This agent can learn to tell pictures apart, but nobody has taught it anything yet."), isOwner() ? ways : null);
   const learning = demoProgress();
 
   watch(["agent"], () => {
@@ -37,7 +37,7 @@ function demoProgress() {
   const box = part("demo-progress.card", "Learning the demo tasks", list);
   const show = keyedList(list, ({ id }) => id, (lesson) => {
     const progress = progressBar(`Learning ${lesson.task}`);
-    const update = ({ state: stage, progress: now }) => progress.update(stage === "done" ? { done: 1, total: 1, stage: "learned" } : (now ?? { done: 0, total: 1, stage }));
+    const update = ({ state: stage, progress: now }) => progress.update(stage === "done" ? { done: 1, total: 1, stage: "learned" } : (now ?? { done: 0, total: 1, stage: "waiting" }));
     return { element: h("li.demo-lesson", h("b", lesson.task), progress.element), update };
   });
   watch(["agent", "lessons"], () => {
