@@ -493,7 +493,7 @@ def remove_image(service: Served, lesson_id: str, image: str) -> Any:
 def start_lesson(service: Served, lesson_id: str, body: Start) -> Any:
     """Learn a lesson; the event stream reports its progress."""
     found = service.lessons.find(lesson_id)
-    service.lessons.start(found, **body.model_dump())
+    service.lessons.start(found, **body.model_dump() | {"tags": tuple(body.tags)})
     return service.lesson_facts(found)
 
 
