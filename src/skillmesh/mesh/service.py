@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from skillmesh.answering.answering import longest
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
@@ -68,6 +70,9 @@ def serve(
     stop = threading.Event()
     lessons = Lessons(learn)
     with (
+        # Several questions are answered at once, each on its own thread. BLAS threads would wait for one another
+        # in the middle of a product, busily, as soon as the cores have other work.
+        threadpool_limits(1, "blas"),
         _stopped_by_signals(stop),
         _controlled(Node(agent, settings), stop, lessons) as node,
         ready(node) or contextlib.nullcontext(),
