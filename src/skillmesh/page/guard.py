@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +34,9 @@ BODY_BYTES = 256_000_000
 """Largest body of a request: a zip of a whole task, or many photos."""
 JSON_BYTES = 16_000_000
 """The same of JSON, which is parsed as a whole in memory."""
+TAKES_ONE_FILE = re.compile(r"/api/v1/(modules|lessons/[^/]+/archive)")
+"""Where the body is a file, whatever its type is said to be."""
+TAKES_FILES = re.compile(rf"{TAKES_ONE_FILE.pattern}|/api/v1/(ask|describe|trust/scan|lessons/[^/]+/images)")
 GUESTS_MAY = re.compile(r"/api/v1/(ask|describe)")
 """What guests may call besides reading."""
 NOT_FOR_GUESTS = re.compile(r"/api/v1/(trust|quarantine|lessons|modules|demo)(/.*)?")
@@ -61,6 +65,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
 }
+_HOST = re.compile(r"(\[(?P<bracketed>[0-9a-fA-F:.]+)\]|(?P<name>[\w.-]+))(:\d{1,5})?", re.ASCII)
+"""A Host header: a name or an address, an IPv6 address in brackets, and perhaps a port."""
 A_YEAR = 365 * 24 * 3600
 
 
@@ -111,7 +117,7 @@ class Guard:
             await refusal(scope, receive, send)
             return
         scope["state"]["role"] = self._role(headers)
-        await self._app(scope, _limited(receive, _most(headers)), send)
+        await self._app(scope, _limited(receive, _most(scope["path"], headers)), send)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """Return the answer to a request that must not reach the application."""
@@ -150,19 +156,21 @@ class Guard:
                 HTTPStatus.FORBIDDEN, "Guest", "guests may ask, and see tasks; this needs the owner's address"
             )
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > _most(headers):
-            return problems.answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", _too_large(headers))
+        most = _most(path, headers)
+        if not length.isdecimal() or int(length) > most:
+            return problems.answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", _too_large(most))
         return None
 
     def _is_our_host(self, host: str) -> bool:
         """Return whether a Host header is an IP address or one of our names: foreign names are DNS rebinding."""
-        name = urlsplit(f"//{host}").hostname if re.fullmatch(r"[\w.:\[\]-]+", host) else None
-        if name is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
+        name = (match["bracketed"] or match["name"]).lower()
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            return name in self._names
+            return match["bracketed"] is None and name in self._names
         return True
 
     def _is_same_origin(self, headers: Headers, method: str) -> bool:
@@ -196,14 +204,16 @@ class Guard:
         return response
 
 
-def _most(headers: Headers) -> int:
-    """Return the largest body that a request may have."""
-    is_json = headers.get("content-type", "").partition(";")[0].strip().lower().endswith("json")
-    return JSON_BYTES if is_json else BODY_BYTES
+def _most(path: str, headers: Headers) -> int:
+    """Return the largest body that a request may have: all but files are read as a whole into memory."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not TAKES_FILES.fullmatch(path) or (kind.endswith("json") or not kind) and not TAKES_ONE_FILE.fullmatch(path):
+        return JSON_BYTES
+    return BODY_BYTES
 
 
-def _too_large(headers: Headers) -> str:
-    return f"the request's body is larger than {_most(headers):,} bytes; send less at once"
+def _too_large(most: int) -> str:
+    return f"the request's body is larger than {most:,} bytes; send less at once"
 
 
 def _limited(receive: Receive, most: int) -> Receive:
@@ -216,7 +226,8 @@ def _limited(receive: Receive, most: int) -> Receive:
         if message["type"] == "http.request":
             read += len(message.get("body", b""))
             if read > most:
-                raise problems.too_large(f"the request's body is larger than {most:,} bytes; send less at once")
+                # Of this class, because FastAPI would call any other error a body that cannot be parsed.
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(most))
         return message
 
     return limited
