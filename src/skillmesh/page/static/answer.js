@@ -68,7 +68,7 @@ export function verdict(answer) {
     case "error":
       return [h("p.label", "Not readable"), h("p.bad", answer.error)];
     case "unknown":
-      return [h("p.label", "Unknown"), h("p", "Fits no task I know."), guesses("Nearest guesses", answer.guesses)];
+      return [h("p.label", "Unknown"), h("p", "Fits no task I know."), nearest(answer.guesses)];
     case "unsure":
       return [h("p.label", "Not sure"), h("p", "It may be one of these, but none is likely enough."), guesses("Guesses", answer.guesses)];
     default:
@@ -92,11 +92,17 @@ function origin(answer, guess) {
   );
 }
 
-/* Names the task of each guess unless it is the one that is named already. */
+const inTask = (guess) => h("span.muted", ` in ${withLetters(guess.task, guess.odd_letters)}`);
+
+/* Guesses with bars. The task of a guess is named unless it is the one that is named already. */
 function guesses(title, list, task) {
-  if (!list?.length) return null;
-  const rows = list.slice(0, 4).map((guess) => h("li", h("span", guess.label, guess.task !== task && h("span.muted", ` in ${withLetters(guess.task, guess.odd_letters)}`)), h("span.number", percent(guess.confidence)), bar(guess.confidence)));
-  return h("div.guesses", h("h3", title), h("ul.meters", rows));
+  const rows = list.filter(({ confidence }) => confidence >= 0.01).slice(0, 4).map((guess) => h("li", h("span", guess.label, guess.task !== task && inTask(guess)), h("span.number", percent(guess.confidence)), bar(guess.confidence)));
+  return rows.length > 0 && h("div.guesses", h("h3", title), h("ul.meters", rows));
+}
+
+/* What an unknown image looks like most; there the confidences are all close to zero. */
+function nearest(list) {
+  return list.length > 0 && h("div.guesses", h("h3", "Nearest guesses"), h("ul.chips", list.slice(0, 4).map((guess) => h("li.chip", guess.label, inTask(guess)))));
 }
 
 function actions(answer, file) {

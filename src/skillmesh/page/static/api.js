@@ -1,10 +1,12 @@
 // Calls of the agent's HTTP API; every failure becomes an ApiError with a sentence that can be shown.
 
+import { sentence } from "./format.js";
+
 const BASE = "/api/v1";
 
 export class ApiError extends Error {
   constructor(status, title, detail) {
-    super(detail || title || `The agent answered with status ${status}.`);
+    super(sentence(detail || title) || `The agent answered with status ${status}.`);
     this.status = status;
   }
 

@@ -3,6 +3,7 @@
 export function percent(share) {
   if (share === null || share === undefined) return "–";
   const rounded = Math.round(share * 100);
+  if (rounded === 0 && share > 0) return "under 1%";
   if (rounded === 100 && share < 0.9995) return "over 99%";
   return `${rounded}%`;
 }

@@ -168,7 +168,7 @@ async function startLesson(id, options) {
     return await post(`/lessons/${id}/start`, options);
   } catch (error) {
     if (error.status !== 409) throw error;
-    return confirmThen({ title: "Replace the task?", text: sentence(error.message), action: "Replace" }, () => post(`/lessons/${id}/start`, { ...options, replace: true }));
+    return confirmThen({ title: "Replace the task?", text: error.message, action: "Replace" }, () => post(`/lessons/${id}/start`, { ...options, replace: true }));
   }
 }
 

@@ -6,15 +6,15 @@ import { bytes, count, percent, quoted, seconds, sentence } from "./format.js";
 const OTHER = "another task";
 
 export function report(figures) {
-  return h("div.stack.wide", summary(figures), advice(figures), recalls(figures), wrongImages(figures), matrix(figures));
+  const images = figures.classes.reduce((sum, one) => sum + one.images, 0);
+  return h("div.stack.wide", summary(figures, images), advice(figures), images > 0 && [recalls(figures), wrongImages(figures), matrix(figures)]);
 }
 
-function summary({ accuracy, seconds: taken, bytes: size, classes }) {
-  const images = classes.reduce((sum, one) => sum + one.images, 0);
+function summary({ accuracy, seconds: taken, bytes: size }, images) {
   return h(
-    "div.summary", h("h2", { tabindex: "-1" }, accuracy === null ? "Learned" : [h("span.big", percent(accuracy)), " right"]),
-    h("p.muted", images ? `of ${count(images, "validation image")}, which were set aside and not learned from` : "No validation images were set aside, so the accuracy is not known."),
-    h("p.muted", [taken !== undefined && taken !== null && `Learned in ${seconds(taken)}`, size && `${bytes(size)} to share`].filter(Boolean).join(" · ")),
+    "div.summary", h("h2", { tabindex: "-1" }, images === 0 ? "Learned" : [h("span.big", percent(accuracy)), " right"]),
+    h("p.muted", images ? `of ${count(images, "validation image")}, which were set aside and not learned from` : "No validation images were set aside, so the accuracy was not measured."),
+    h("p.muted", `Learned in ${seconds(taken)} · ${bytes(size)} to share`),
   );
 }
 
@@ -24,7 +24,6 @@ function advice({ advice: text, findings }) {
 }
 
 function recalls({ classes }) {
-  if (!classes.length) return null;
   const rows = classes.map((one) => {
     const mixed = Object.entries(one.given ?? {}).filter(([other]) => other !== one.class).sort((a, b) => b[1] - a[1]);
     const mistakes = [...mixed.map(([other, number]) => `${number} × ${quoted(other)}`), one.given_other_task ? `${one.given_other_task} × ${OTHER}` : null].filter(Boolean);
@@ -40,23 +39,23 @@ function wrongImages({ wrong }) {
 }
 
 function matrix({ matrix: rows, classes }) {
-  if (!rows?.length || classes.length < 2) return null;
   const names = classes.map((one) => one.class);
   const columns = rows[0].map((_, place) => names[place] ?? OTHER);
   const cell = (value, row, column) => {
     const all = rows[row].reduce((sum, number) => sum + number, 0);
-    const element = h("td", { class: row === column ? "hit" : "miss" }, String(value));
+    const element = h("td", { class: value ? (row === column ? "hit" : "miss") : "muted" }, String(value));
     element.style.setProperty("--share", `${all ? Math.round((70 * value) / all) : 0}%`);
     return element;
   };
   const id = newId("matrix");
   return h(
     "section.part", h("h3", { id }, "Which classes are mixed up"),
+    h("p.muted", "Rows: what the validation images show. Columns: what was answered."),
     h(
       "div.scroll.card",
       { tabindex: "0", role: "region", "aria-labelledby": id },
       h(
-        "table.matrix", h("caption", "Rows: what the validation images show. Columns: what was answered."),
+        "table.matrix", h("caption", "Confusion matrix"),
         h("thead", h("tr", h("td"), columns.map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", rows.map((values, row) => h("tr", h("th", { scope: "row" }, names[row] ?? OTHER), values.map((value, column) => cell(value, row, column))))),
       ),

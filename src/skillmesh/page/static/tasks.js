@@ -86,8 +86,8 @@ function facts(task) {
   return h(
     "dl.facts", fact("Accuracy", percent(task.accuracy)),
     fact("Size", bytes(task.bytes)),
-    fact("Version", String(task.version)),
     fact("Made", date(task.created)),
+    fact("Version", String(task.version)),
     task.licence && fact("Licence", task.licence),
   );
 }
@@ -119,7 +119,7 @@ function taskCard(task) {
 }
 
 function origin(task) {
-  return h("p.muted", task.own && h("span.badge.own", "Yours"), originOf(task));
+  return h("p.muted", task.own && isOwner() && h("span.badge.own", "Yours"), originOf(task));
 }
 
 function tags(task) {

@@ -33,7 +33,7 @@ async function startDemo(event) {
 }
 
 function demoProgress() {
-  const list = h("ul.plain");
+  const list = h("ul.stack");
   const box = part("demo-progress.card", "Learning the demo tasks", list);
   const show = keyedList(list, ({ id }) => id, (lesson) => {
     const progress = progressBar(`Learning ${lesson.task}`);
@@ -52,8 +52,8 @@ export function sampleImages(askAbout) {
   const grid = h("div.samples");
   const box = part("samples", "Try one of these", h("p.muted", "None of these pictures was used for teaching."), grid);
   let fetched = false;
-  watch(["agent"], async () => {
-    box.hidden = state.agent?.demo !== "ready";
+  watch(["agent", "tasks"], async () => {
+    box.hidden = state.agent?.demo !== "ready" || !state.tasks?.length;
     if (box.hidden || fetched) return;
     fetched = true;
     try {
