@@ -167,7 +167,7 @@ def python_page(name: str) -> str:
 
 
 def class_section(name: str, cls: type) -> str:
-    call = "Fields: [card](skill-format.md#card)." if issubclass(cls, BaseModel) else f"    {name}{signature(cls)}"
+    call = "Fields: [card](../appendix/skill-format.md#card)." if issubclass(cls, BaseModel) else f"    {name}{signature(cls)}"
     parts = [f"## {name}", call, docstring(cls)]
     for member, value in members(cls):
         if isinstance(value, property):

@@ -36,7 +36,8 @@ JSON_BYTES = 16_000_000
 """The same of JSON, which is parsed as a whole in memory."""
 TAKES_ONE_FILE = re.compile(r"/api/v1/(modules|lessons/[^/]+/archive)")
 """Where the body is a file, whatever its type is said to be."""
-TAKES_FILES = re.compile(rf"{TAKES_ONE_FILE.pattern}|/api/v1/(ask|describe|trust/scan|lessons/[^/]+/images)")
+TAKES_IMAGES = re.compile(r"/api/v1/(ask|describe|trust/scan|lessons/[^/]+/images)")
+"""Where it is images, in a form or in JSON."""
 GUESTS_MAY = re.compile(r"/api/v1/(ask|describe)")
 """What guests may call besides reading."""
 NOT_FOR_GUESTS = re.compile(r"/api/v1/(trust|quarantine|lessons|modules|demo)(/.*)?")
@@ -127,7 +128,7 @@ class Guard:
                 HTTPStatus.FORBIDDEN,
                 "WrongHost",
                 "the address was not expected to have this name; use the address that skillmesh printed, or name "
-                "this one with --name",
+                "this one with `--name NAME`",
             )
         if path == "/" and method in ("GET", "HEAD") and b"token=" in scope["query_string"]:
             return self._enter(scope["query_string"])
@@ -207,9 +208,10 @@ class Guard:
 def _most(path: str, headers: Headers) -> int:
     """Return the largest body that a request may have: all but files are read as a whole into memory."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not TAKES_FILES.fullmatch(path) or (kind.endswith("json") or not kind) and not TAKES_ONE_FILE.fullmatch(path):
-        return JSON_BYTES
-    return BODY_BYTES
+    is_json = kind.endswith("json") or not kind
+    if TAKES_ONE_FILE.fullmatch(path) or (TAKES_IMAGES.fullmatch(path) and not is_json):
+        return BODY_BYTES
+    return JSON_BYTES
 
 
 def _too_large(most: int) -> str:

@@ -59,8 +59,8 @@ class Address:
         if self.is_local or self.insecure or self.tls is not None:
             return
         raise AgentError(
-            f"--host {self.host} can be reached from other machines, and without TLS anyone between can read the "
-            "token and the images; give --tls DIR (a folder from `skillmesh certs issue`), or --insecure where "
+            f"the address {self.host} can be reached from other machines, and without TLS anyone between can read the "
+            "token and the images; give `--tls DIR` (a folder from `skillmesh certs issue`), or `--insecure` where "
             "you trust the whole network"
         )
 
@@ -87,7 +87,7 @@ class Address:
                 if port == ports[-1]:
                     raise AgentError(
                         f"the page cannot be served at {self.host}:{port}: {error.strerror}; choose another "
-                        "--port or --host"
+                        "with `--port` or `--host`"
                     ) from error
         raise AssertionError("there is a last port")
 
@@ -97,7 +97,7 @@ class Address:
         certificate, key = self.tls / CERTIFICATE, self.tls / KEY
         if missing := [file.name for file in (certificate, key) if not file.is_file()]:
             raise AgentError(
-                f"--tls {self.tls} has no {' and no '.join(missing)}; expected a folder that "
+                f"the folder {self.tls} has no {' and no '.join(missing)}; expected a folder that "
                 "`skillmesh certs issue` wrote"
             )
         return {"ssl_certfile": certificate, "ssl_keyfile": key}
@@ -163,11 +163,20 @@ def serving(agent: Core, node: Node, address: Address) -> Iterator[Page]:
             log_config=None,
             access_log=False,
             lifespan="off",
+            ws="none",
             server_header=False,
             timeout_keep_alive=IDLE,
             timeout_graceful_shutdown=AT_THE_END,
             **options,
         )
+        try:
+            config.load()
+        except OSError as error:  # `ssl.SSLError` too
+            service.close()
+            raise AgentError(
+                f"the page cannot be encrypted with the files in {address.tls}: {error.strerror or error}; "
+                "expected a certificate and its key, as `skillmesh certs issue` writes them"
+            ) from error
         server = _Server(config)
         line.listen(config.backlog)
         # Not of lower priority, as the node's own threads are: someone waits for each answer.
