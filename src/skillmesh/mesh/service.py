@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from skillmesh.answering.answering import longest
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
@@ -23,7 +21,7 @@ from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.status import node_status, peer_list
 from skillmesh.mesh.wire import thread
-from skillmesh.numerics.process import give_back_freed_memory, hand_back
+from skillmesh.numerics.process import give_back_freed_memory, hand_back, keep_to_one_thread
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +65,10 @@ def serve(
     What `ready` returns is entered, and left before the node ends.
     """
     give_back_freed_memory()
+    keep_to_one_thread()
     stop = threading.Event()
     lessons = Lessons(learn)
     with (
-        # Several questions are answered at once, each on its own thread. BLAS threads would wait for one another
-        # in the middle of a product, busily, as soon as the cores have other work.
-        threadpool_limits(1, "blas"),
         _stopped_by_signals(stop),
         _controlled(Node(agent, settings), stop, lessons) as node,
         ready(node) or contextlib.nullcontext(),
