@@ -466,6 +466,11 @@ class Core:
                 f"{', '.join(sorted(taught)) or 'none'}; to drop another's task here, use "
                 f"{option('agent.forget', '`skillmesh forget TASK`')}"
             )
+        if task not in known and self._signing.unshared.of(task) != "shared":
+            raise AgentError(
+                f"{task!r} was never shared, and withdrawing it would tell others its name; to drop it here, use "
+                f"{option('agent.forget', '`skillmesh forget TASK`')}"
+            )
         version = max(
             held.card.version if held else 1, self.ledger.latest_version(Slot(self.identity.public_key, task))
         )

@@ -36,7 +36,7 @@ from skillmesh.page.lessons import MOST_IMAGES, Lesson, Lessons
 from skillmesh.page.problems import RESPONSES, conflict, not_found
 from skillmesh.page.uploads import MOST_IMAGES as IMAGES_AT_ONCE
 from skillmesh.page.uploads import Upload, body_on_disk, images_of
-from skillmesh.page.watch import Watch
+from skillmesh.page.watch import FOR_GUESTS, TOPICS, Watch
 
 THUMBNAIL = 160
 """Most pixels on the longer side of a lesson's image as the page shows it."""
@@ -130,6 +130,9 @@ class GivenName(Body):
     name: str = Field(default="", max_length=200)
 
 
+NO_REASON, NO_NAME = Reason(), GivenName()
+
+
 class Service:
     """The agent, its node, and what the API adds to them."""
 
@@ -140,7 +143,7 @@ class Service:
         self.demo = Demo(self.lessons)
         self.shelf = Shelf(agent.home, agent.ledger)
         self.computing = CapacityLimiter(workers)
-        """Questions that are answered at the same time: more would only wait for the processor, and hold memory."""
+        """Questions that are answered at the same time: more would wait for the processor, and hold memory."""
         self.changing = threading.Lock()
         """Held while the bank or the ledger is changed, so that two requests do not contradict each other."""
 
@@ -167,12 +170,15 @@ class Service:
             self.agent.count_own_change()
 
 
-def service_of(request: Request) -> Service:
+# These two are async so that they take no thread, of which a slow disk might leave none.
+
+
+async def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def role_of(request: Request) -> Literal["owner", "guest"]:
+async def role_of(request: Request) -> Literal["owner", "guest"]:
     role: Literal["owner", "guest"] = request.scope["state"]["role"]
     return role
 
@@ -295,7 +301,7 @@ def forget(service: Served, module_id: str) -> None:
 
 
 @api.post("/tasks/{module_id}/withdraw", tags=["tasks"])
-def withdraw(service: Served, module_id: str, body: Reason) -> dict[str, Any]:
+def withdraw(service: Served, module_id: str, body: Reason = NO_REASON) -> dict[str, Any]:
     """Withdraw one of the agent's own tasks: every agent that gets the notice stops using it."""
     with service.change() as agent:
         module = _own(agent, module_id)
@@ -501,7 +507,7 @@ def start_lesson(service: Served, lesson_id: str, body: Start) -> Any:
 def cancel_lesson(service: Served, lesson_id: str) -> Any:
     """End a lesson that is being learned; it can be started again, and resumes where it was."""
     found = service.lessons.find(lesson_id)
-    service.lessons.cancel(found)
+    found.cancel()
     return service.lesson_facts(found)
 
 
@@ -558,7 +564,7 @@ def trust(service: Served) -> Any:
 
 
 @api.put("/trust/{key}", tags=["trust"])
-def add_trust(service: Served, key: str, body: GivenName) -> dict[str, str]:
+def add_trust(service: Served, key: str, body: GivenName = NO_NAME) -> dict[str, str]:
     """Trust a teacher: its modules are fetched and used."""
     with service.change() as agent:
         trust_teacher(agent, service.shelf, key, body.name)
@@ -616,6 +622,6 @@ def _held(service: Service, module_id: str) -> HeldModule:
     responses={200: {"content": {"text/event-stream": {}}}},
     tags=["events"],
 )
-async def events(service: Served) -> StreamingResponse:
+async def events(service: Served, role: Role) -> StreamingResponse:
     """Follow what changes, as server-sent events: `hello`, `changed` with topics to fetch again, `lesson`."""
-    return StreamingResponse(await service.watch.stream(), media_type="text/event-stream")
+    return await service.watch.stream(TOPICS if role == "owner" else FOR_GUESTS)

@@ -53,6 +53,8 @@ WRONG_SHOWN = 60
 """Largest number of wrong answers in a report."""
 REPORT_EVERY = 0.2
 """Seconds between two reports of a lesson's progress."""
+ARCHIVE = "*.archive.zip"
+INTERRUPTED = "the node stopped before the task was learned; start it again"
 _IMAGE = re.compile(r"(\d+)-(\d+)\.[a-z0-9]{1,5}")
 """Name of an image's file: the number of its class, and its own."""
 
@@ -127,6 +129,7 @@ class Lesson:
         self.folder, self.record = folder, record
         self.images = folder / "images"
         self.progress: Progress | None = None
+        self.deleted = False
         self._changed = changed
         self._guard = threading.RLock()
         self._files: dict[int, list[str]] = {number: [] for number in record.classes}
@@ -155,6 +158,8 @@ class Lesson:
                 raise conflict(
                     f"the lesson {self.record.task!r} is being learned; cancel it, or wait until it ends"
                 )
+            if self.deleted:
+                raise not_found(f"the lesson {self.id!r} was deleted")
             yield self.record
             self.save()
 
@@ -193,10 +198,10 @@ class Lesson:
         self, name: str, uploads: Sequence[Upload | EncodedImage]
     ) -> tuple[list[str], list[dict[str, str]]]:
         """Store images of a class; return the names of their files, and what was refused and why."""
-        number = self.add_class(name)
-        make_folder(self.images)
         added, refused = [], []
         with self.changing():
+            number = self.add_class(name)
+            make_folder(self.images)
             for upload in uploads:
                 if sum(map(len, self._files.values())) >= MOST_IMAGES:
                     raise too_large(f"the lesson has {MOST_IMAGES:,} images, which is the most")
@@ -212,7 +217,7 @@ class Lesson:
 
     def add_archive(self, archive: Upload) -> tuple[list[str], list[dict[str, str]]]:
         """Store the images of a zip of a whole task; its test images are left out, as in learning."""
-        path = self.folder / "archive.zip"
+        path = self.folder / ARCHIVE.replace("*", secrets.token_hex(8))
         try:
             save(archive, path)
             task = open_task(path, name=self.record.task, hold_out=(), one_task=True)
@@ -263,10 +268,31 @@ class Lesson:
             raise not_found(f"the lesson has no class {name!r}; its classes: {known}")
         return number
 
+    # Its job.
+
+    def cancel(self) -> None:
+        """End the job: at once if it waits for its turn, or else soon."""
+        with self._guard:
+            if self.record.state not in BUSY or self.progress is None:
+                raise conflict(f"the lesson {self.record.task!r} is not being learned; nothing was cancelled")
+            self.progress.cancelled.set()
+            if self.record.state == "waiting":
+                self.record.state, self.progress = "cancelled", None
+                self.save()
+
+    def takes_turn(self, progress: Progress) -> bool:
+        """Begin the job of this progress; return False if it was cancelled while it waited."""
+        with self._guard:
+            if self.progress is not progress:
+                return False
+            self.record.state = "learning"
+            return True
+
     # What the API says of it.
 
     def counts(self) -> dict[str, int]:
-        return {name: len(self._files[number]) for number, name in self.record.classes.items()}
+        # Copied at once: other requests may be adding classes.
+        return {name: len(self._files.get(number, ())) for number, name in list(self.record.classes.items())}
 
     def as_dict(self, known: Sequence[str] = ()) -> dict[str, Any]:
         record, counts, progress = self.record, self.counts(), self.progress
@@ -348,12 +374,14 @@ class Lessons:
         self.folder = agent.home / LESSONS
         self._guard = threading.Lock()
         self._lessons: dict[str, Lesson] = {}
-        self._jobs: queue.SimpleQueue[Lesson | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Lesson, Progress] | None] = queue.SimpleQueue()
+        self._closing = False
         for path in sorted(self.folder.glob("*/lesson.json")):
             self._read(path)
         thread("lessons", self._work)  # of lower priority, as are the threads that it starts: answers come first
 
     def close(self) -> None:
+        self._closing = True
         for lesson in self.all():
             if lesson.progress is not None:
                 lesson.progress.cancelled.set()
@@ -371,6 +399,8 @@ class Lessons:
     def begin(self, task: str, classes: Sequence[str] = (), extends: bool = False) -> tuple[Lesson, bool]:
         """Return a new lesson, or the open one that extends this task already; and whether it is new."""
         refuse_bad_name("a task", task)
+        for name in classes:
+            refuse_bad_name("a class", name)
         if extends:
             self._agent.own_classes(task)  # refuses a task that cannot be extended
         with self._guard:
@@ -398,6 +428,7 @@ class Lessons:
     def delete(self, lesson: Lesson) -> None:
         with lesson.changing():
             self._lessons.pop(lesson.id, None)
+            lesson.deleted = True
         shutil.rmtree(lesson.folder, ignore_errors=True)
         self._changed(None)
 
@@ -415,19 +446,12 @@ class Lessons:
             if not record.extends:
                 facts = {name: options[name] for name in ("licence", "note", "tags")}
                 self._agent.refuse_to_learn(record.task, replace=options["replace"], **facts)
-            for name, value in options.items():
+            for name, value in (options | {"tags": tuple(options["tags"])}).items():
                 setattr(record, name, value)
             record.error, record.report = None, None
-        with lesson._guard:
-            lesson.record.state = "waiting"
+            record.state = "waiting"
             lesson.progress = Progress(lambda: self._changed(lesson))
-            lesson.save()
-        self._jobs.put(lesson)
-
-    def cancel(self, lesson: Lesson) -> None:
-        if lesson.record.state not in BUSY or lesson.progress is None:
-            raise conflict(f"the lesson {lesson.record.task!r} is not being learned; nothing was cancelled")
-        lesson.progress.cancelled.set()
+            self._jobs.put((lesson, lesson.progress))
 
     def report_of(self, module_id: str) -> dict[str, Any] | None:
         found = next((each for each in self.all() if each.record.task_id == module_id), None)
@@ -442,23 +466,24 @@ class Lessons:
             )
             return
         if record.state in BUSY:
-            record.state = "interrupted"
-            record.error = "the node stopped before the task was learned; start it again"
+            record.state, record.error = "interrupted", INTERRUPTED
+        for archive in path.parent.glob(ARCHIVE):  # the node ended while it was read
+            remove(archive)
         self._lessons[path.parent.name] = Lesson(path.parent, record, self._changed)
 
     # The thread that learns.
 
     def _work(self) -> None:
-        while (lesson := self._jobs.get()) is not None:
-            self._learn(lesson)
+        while (job := self._jobs.get()) is not None:
+            lesson, progress = job
+            if lesson.takes_turn(progress):
+                self._learn(lesson, progress)
 
-    def _learn(self, lesson: Lesson) -> None:
-        record, progress = lesson.record, lesson.progress
-        assert progress is not None
+    def _learn(self, lesson: Lesson, progress: Progress) -> None:
+        record = lesson.record
         state: State = "failed"
         try:
             progress.advance(0)
-            record.state = "learning"
             lesson.save()
             began = time.perf_counter()
             module, learned = self._taught(lesson, progress)
@@ -466,7 +491,8 @@ class Lessons:
             record.task_id, state = module.id, "done"
             self._agent.count_own_change()
         except Cancelled:
-            state = "cancelled"
+            state = "interrupted" if self._closing else "cancelled"
+            record.error = INTERRUPTED if self._closing else None
         except SkillmeshError as error:
             record.error = str(error)
         except Exception as error:

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from skillmesh.data.images import UnreadableImageError
@@ -50,7 +51,8 @@ def too_large(message: str) -> Refused:
 
 
 def answer(status: int, title: str, detail: str, headers: Any = None) -> JSONResponse:
-    problem = Problem(title=title, status=int(status), detail=detail)
+    readable = detail.encode("utf-8", "replace").decode()  # a name in JSON may be no valid Unicode
+    problem = Problem(title=title, status=int(status), detail=readable)
     return JSONResponse(problem.model_dump(), int(status), headers, media_type=MEDIA_TYPE)
 
 
@@ -90,6 +92,19 @@ def add_to(app: FastAPI) -> None:
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         return answer(HTTPStatus.UNPROCESSABLE_ENTITY, "InvalidRequest", f"{place}: {first['msg']}; see /docs")
 
+    @app.exception_handler(ClientDisconnect)
+    async def _left(_: Request, __: ClientDisconnect) -> JSONResponse:
+        return answer(HTTPStatus.BAD_REQUEST, "Disconnected", "the sender left before it had sent everything")
+
+    @app.exception_handler(Exception)
+    async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+        kind = type(error).__name__  # the server logs it
+        return answer(
+            HTTPStatus.INTERNAL_SERVER_ERROR,
+            "Unexpected",
+            f"unexpected {kind}; the node's log says where; please report it",
+        )
+
     @app.exception_handler(OSError)
     async def _system(_: Request, error: OSError) -> JSONResponse:
         log.warning("a request failed: %s", error)
@@ -118,6 +133,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         415: "Another content type was expected",
         422: "Input that cannot be used, with what to do",
         429: "Too many at once; try again",
+        500: "A mistake in this program",
         507: "The agent's disk is full",
     }.items()
 }
