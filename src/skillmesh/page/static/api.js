@@ -4,16 +4,16 @@ import { sentence } from "./format.js";
 
 const BASE = "/api/v1";
 
-export class ApiError extends Error {
-  constructor(status, title, detail) {
-    super(sentence(detail || title) || `The agent answered with status ${status}.`);
-    this.status = status;
-  }
+class ApiError extends Error {
+	constructor(status, title, detail) {
+		super(sentence(detail || title) || `The agent answered with status ${status}.`);
+		this.status = status;
+	}
 
-  /* Whether the same request may work a little later. */
-  get passing() {
-    return this.status === 0 || this.status === 429 || this.status === 503;
-  }
+	/* Whether the same request may work a little later. */
+	get passing() {
+		return this.status === 0 || this.status === 429 || this.status === 503;
+	}
 }
 
 const unreachable = () => new ApiError(0, "", "The agent cannot be reached. Is skillmesh page still running?");
@@ -21,33 +21,33 @@ const unreachable = () => new ApiError(0, "", "The agent cannot be reached. Is s
 let onSignedOut = () => {};
 
 export function whenSignedOut(action) {
-  onSignedOut = action;
+	onSignedOut = action;
 }
 
 function failure(status, text) {
-  if (status === 401) onSignedOut();
-  try {
-    const problem = JSON.parse(text);
-    return new ApiError(status, problem.title, problem.detail);
-  } catch {
-    return new ApiError(status, "", status === 413 ? "This is larger than the agent accepts." : "");
-  }
+	if (status === 401) onSignedOut();
+	try {
+		const problem = JSON.parse(text);
+		return new ApiError(status, problem.title, problem.detail);
+	} catch {
+		return new ApiError(status, "", status === 413 ? "This is larger than the agent accepts." : "");
+	}
 }
 
 async function request(method, path, { json, body, type, signal } = {}) {
-  const headers = {};
-  if (json !== undefined) headers["Content-Type"] = "application/json";
-  else if (type) headers["Content-Type"] = type;
-  let response;
-  try {
-    response = await fetch(BASE + path, { method, headers, body: json === undefined ? body : JSON.stringify(json), signal });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw unreachable();
-  }
-  const text = await response.text();
-  if (!response.ok) throw failure(response.status, text);
-  return text ? JSON.parse(text) : null;
+	const headers = {};
+	if (json !== undefined) headers["Content-Type"] = "application/json";
+	else if (type) headers["Content-Type"] = type;
+	let response;
+	try {
+		response = await fetch(BASE + path, { method, headers, body: json === undefined ? body : JSON.stringify(json), signal });
+	} catch (error) {
+		if (error.name === "AbortError") throw error;
+		throw unreachable();
+	}
+	const text = await response.text();
+	if (!response.ok) throw failure(response.status, text);
+	return text ? JSON.parse(text) : null;
 }
 
 export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
@@ -61,24 +61,24 @@ export const sendRaw = (method, path, body, options) => request(method, path, { 
 
 /* Sends a body and reports how much of it has left; fetch cannot say that. */
 export function upload(path, body, onSent) {
-  return new Promise((resolve, reject) => {
-    const call = new XMLHttpRequest();
-    call.open("POST", BASE + path);
-    if (body instanceof Blob) call.setRequestHeader("Content-Type", body.type || "application/octet-stream");
-    call.upload.addEventListener("progress", (event) => onSent(event.loaded, event.total));
-    call.addEventListener("error", () => reject(unreachable()));
-    call.addEventListener("load", () => {
-      if (call.status < 300) resolve(JSON.parse(call.responseText));
-      else reject(failure(call.status, call.responseText));
-    });
-    call.send(body);
-  });
+	return new Promise((resolve, reject) => {
+		const call = new XMLHttpRequest();
+		call.open("POST", BASE + path);
+		if (body instanceof Blob) call.setRequestHeader("Content-Type", body.type || "application/octet-stream");
+		call.upload.addEventListener("progress", (event) => onSent(event.loaded, event.total));
+		call.addEventListener("error", () => reject(unreachable()));
+		call.addEventListener("load", () => {
+			if (call.status < 300) resolve(JSON.parse(call.responseText));
+			else reject(failure(call.status, call.responseText));
+		});
+		call.send(body);
+	});
 }
 
 export function imagesForm(files) {
-  const form = new FormData();
-  for (const file of files) form.append("images", file, file.name || "image.jpg");
-  return form;
+	const form = new FormData();
+	for (const file of files) form.append("images", file, file.name || "image.jpg");
+	return form;
 }
 
 export const ask = (files) => request("POST", "/ask", { body: imagesForm(files) });

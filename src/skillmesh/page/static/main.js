@@ -20,80 +20,72 @@ let current = null;
 let signedOut = false;
 
 function showView(byPerson = true) {
-  if (signedOut || !state.agent) return;
-  let [, name, detail] = location.hash.split("/");
-  if (!(name in VIEWS) || (name === "teach" && !isOwner())) [name, detail] = ["ask", undefined];
-  closeCamera();
-  if (!built[name]) {
-    built[name] = h("section", { id: `view-${name}`, "aria-labelledby": `${name}-title` });
-    main.append(built[name]);
-    VIEWS[name].build(built[name]);
-  }
-  for (const [other, section] of Object.entries(built)) section.hidden = other !== name;
-  for (const link of document.querySelectorAll("#nav a")) {
-    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  current = name;
-  VIEWS[name].show(detail && decodeURIComponent(detail));
-  const heading = document.getElementById(`${name}-title`);
-  document.title = `${heading.textContent} – skillmesh`;
-  if (byPerson) {
-    window.scrollTo(0, 0);
-    heading.focus({ preventScroll: true });
-  }
+	if (signedOut || !state.agent) return;
+	let [, name, detail] = location.hash.split("/");
+	if (!(name in VIEWS) || (name === "teach" && !isOwner())) [name, detail] = ["ask", undefined];
+	closeCamera();
+	if (!built[name]) {
+		built[name] = h("section", { id: `view-${name}`, "aria-labelledby": `${name}-title` });
+		main.append(built[name]);
+		VIEWS[name].build(built[name]);
+	}
+	for (const [other, section] of Object.entries(built)) section.hidden = other !== name;
+	for (const link of document.querySelectorAll("#nav a")) {
+		if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+		else link.removeAttribute("aria-current");
+	}
+	current = name;
+	VIEWS[name].show(detail);
+	const heading = document.getElementById(`${name}-title`);
+	document.title = `${heading.textContent} – skillmesh`;
+	if (byPerson) {
+		window.scrollTo(0, 0);
+		heading.focus({ preventScroll: true });
+	}
 }
 
 function showSignedOut() {
-  if (signedOut) return;
-  signedOut = true;
-  closeCamera();
-  fill(
-    main,
-    h(
-      "section.narrow",
-      { "aria-labelledby": "signed-out" },
-      h("h1#signed-out", { tabindex: "-1" }, "Open the address that skillmesh printed"),
-      h("p", "This browser may not use the agent yet. The terminal in which ", h("code", "skillmesh page"), " runs shows an address that ends in ", h("code", "?token=…"), ". Open it once in this browser."),
-    ),
-  );
-  document.getElementById("nav").hidden = true;
-  document.title = "Not signed in – skillmesh";
-  document.getElementById("signed-out").focus();
+	if (signedOut) return;
+	signedOut = true;
+	closeCamera();
+	fill(
+		main,
+		h(
+			"section",
+			{ "aria-labelledby": "signed-out" },
+			h("h1#signed-out", { tabindex: "-1" }, "Open the address that skillmesh printed"),
+			h("p.lead", "This browser may not use the agent yet. The terminal in which ", h("code", "skillmesh page"), " runs shows an address that ends in ", h("code", "?token=…"), ". Open it once in this browser."),
+		),
+	);
+	for (const id of ["nav", "connection"]) document.getElementById(id).hidden = true;
+	document.title = "Not signed in – skillmesh";
+	document.getElementById("signed-out").focus();
 }
 
 function showAgent() {
-  const { agent } = state;
-  if (!agent) return;
-  fill(document.getElementById("agent"), h("span.agent-name", agent.name), !isOwner() && h("span.badge", "guest"));
-  document.querySelector('#nav a[data-view="teach"]').hidden = !isOwner();
+	const { agent } = state;
+	if (!agent) return;
+	fill(document.getElementById("agent"), h("span.agent-name", agent.name), !isOwner() && h("span.badge", "guest"));
+	document.querySelector('#nav a[data-view="teach"]').hidden = !isOwner();
 }
 
-function keepDropsHere() {
-  // A file dropped beside a target would replace the page.
-  document.addEventListener("dragover", (event) => event.preventDefault());
-  document.addEventListener("drop", (event) => event.preventDefault());
-}
-
-function passPastes() {
-  document.addEventListener("paste", (event) => {
-    const files = filesOfPaste(event);
-    if (!files.length || !current) return;
-    event.preventDefault();
-    VIEWS[current].paste?.(files);
-  });
+function passPaste(event) {
+	const files = current ? filesOfPaste(event) : [];
+	if (!files.length) return;
+	event.preventDefault();
+	VIEWS[current].paste?.(files);
 }
 
 document.getElementById("skip").addEventListener("click", (event) => {
-  event.preventDefault();
-  main.focus();
+	event.preventDefault();
+	main.focus();
 });
 window.addEventListener("hashchange", () => showView());
 window.addEventListener("beforeunload", (event) => anyUploads() && event.preventDefault());
 document.addEventListener("visibilitychange", () => document.hidden && closeCamera());
 whenSignedOut(showSignedOut);
-keepDropsHere();
-passPastes();
+for (const name of ["dragover", "drop"]) document.addEventListener(name, (event) => event.preventDefault()); // beside a target, a file would replace the page
+document.addEventListener("paste", passPaste);
 watch(["agent"], showAgent);
 await refreshAll();
 if (!signedOut) listen();
