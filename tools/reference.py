@@ -61,8 +61,8 @@ COMMAND_PAGES = {
     "commands-mesh.md": (
         "Commands: sharing",
         [
-            *("page", "serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config", "repair"),
-            *("renew", "trust", "quarantine", "certs"),
+            *("page", "serve", "sync", "status", "peers", "gateway", "withdraw", "sharing", "remember", "config"),
+            *("repair", "renew", "trust", "quarantine", "certs"),
         ],
     ),
     "commands-challenge.md": ("Commands: the SKILL challenge", ["challenge"]),

@@ -203,7 +203,7 @@ COMMANDS = {
     "merging": ("merge",),
     "page": ("page",),
     "mcp": ("mcp",),
-    "mesh": ("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config"),
+    "mesh": ("serve", "sync", "status", "peers", "gateway", "withdraw", "sharing", "remember", "config"),
     "trust": ("trust", "quarantine", "certs"),
     "repair": ("repair",),
     "renew": ("renew",),

@@ -10,6 +10,7 @@ import typer
 
 from skillmesh.cli import app, open_agent, options, outlet
 from skillmesh.cli.outlet import called, task_names
+from skillmesh.common.choices import Sharing
 from skillmesh.common.extras import PAGE
 from skillmesh.errors import AgentError
 
@@ -278,6 +279,22 @@ def withdraw(
     """Withdraw a task that this agent has learned. Other agents remove it, and late joiners never get it."""
     notice = open_agent(home or context.obj, make=False).withdraw(task, reason)
     outlet.line(f"withdrew {notice.task!r} up to version {notice.version}; others learn of it at the next sync")
+
+
+@app.command()
+def sharing(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task that this agent has learned.")],
+    choice: Annotated[
+        Sharing | None, typer.Argument(show_default=False, help="The new choice. Default: show the present one.")
+    ] = None,
+    home: options.Home = None,
+) -> None:
+    """Show or choose whether other agents get a task. What was shared stays shared; `withdraw` takes it back."""
+    agent = open_agent(home or context.obj, make=False)
+    if choice is not None:
+        agent.choose_sharing(task, choice)
+    outlet.line(agent.sharing(task))
 
 
 @app.command()

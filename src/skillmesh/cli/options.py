@@ -124,6 +124,12 @@ LearnViews = Annotated[
     float | None,
     typer.Option("--learn-views", min=0, max=names.MOST_VIEWS, help=_VIEWS, show_default=str(names.USUAL_VIEWS)),
 ]
+Sharing = Annotated[
+    names.Sharing | None,
+    typer.Option(
+        "--sharing", show_default=False, help="Whether others get the task. Default: as before; shared if new."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of splits and random choices.")]
 Network = Annotated[
     names.Network | None,

@@ -57,8 +57,8 @@ def one_thread() -> Iterator[None]:
 def keep_to_one_thread() -> None:
     """Limit BLAS to one thread from now on, in a process that answers several questions at once, each on a thread.
 
-    BLAS's own threads wait for one another within a product, busily. As soon as the cores have other work too, that
-    takes several times as long as the product on one thread.
+    BLAS's own threads wait for one another within a product, busily. As soon as the cores have other work too,
+    that takes several times as long as the product on one thread.
     """
     if _ours:
         threadpool_limits(1, "blas")
