@@ -217,8 +217,9 @@ def agent(service: Served, role: Role) -> Any:
 
 @api.post("/demo", status_code=HTTPStatus.ACCEPTED, response_model=facts.LessonList, tags=["agent"])
 def begin_demo(service: Served) -> Any:
-    """Draw the demo tasks and learn them; each is a lesson."""
-    return {"lessons": [service.lesson_facts(lesson) for lesson in service.demo.begin()]}
+    """Draw the demo tasks and learn them; each becomes a lesson."""
+    service.demo.begin()
+    return {"lessons": [service.lesson_facts(lesson) for lesson in service.lessons.all()]}
 
 
 @api.get("/demo/images", tags=["agent"])

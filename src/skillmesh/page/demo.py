@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import shutil
 import threading
 
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.inputs import EncodedImage
 from skillmesh.errors import SkillmeshError
-from skillmesh.page.lessons import Lesson, Lessons
+from skillmesh.mesh.wire import thread
+from skillmesh.page.lessons import Lessons
 from skillmesh.page.problems import conflict, not_found
+
+log = logging.getLogger(__name__)
 
 TASKS = ("flowers", "dice", "shapes")
 """The drawn tasks that need no font."""
@@ -26,58 +31,61 @@ class Demo:
     def __init__(self, lessons: Lessons) -> None:
         self._lessons = lessons
         self._folder = lessons.folder / FOLDER
-        self._drawing = threading.Lock()
+        self._guard = threading.Lock()
+        self._drawing = False
 
     @property
     def state(self) -> str:
         """How far the demo is: "none", "learning" or "ready"."""
+        if self._drawing:
+            return "learning"
         if not self._folder.exists():
             return "none"
         states = {lesson.record.state for lesson in self._lessons.all() if lesson.record.task in TASKS}
         return "learning" if states & {"waiting", "learning"} else "ready"
 
-    def begin(self) -> list[Lesson]:
-        """Draw the tasks and start a lesson of each."""
-        with self._drawing:
+    def begin(self) -> None:
+        """Draw the tasks and start a lesson of each, in a thread of its own: that takes seconds."""
+        with self._guard:
             if self.state != "none":
                 raise conflict("the demo was begun already; GET /api/v1/lessons says how far it is")
+            self._drawing = True
+        thread("demo", self._draw)
+
+    def _draw(self) -> None:
+        try:
             write_demo_tasks(self._folder, names=TASKS, **IMAGES)
-        begun = []
-        for task in TASKS:
-            lesson, _ = self._lessons.begin(task)
-            try:
-                for path in sorted(self._folder.glob(f"{task}/train/*/*")) + sorted(
-                    self._folder.glob(f"{task}/val/*/*")
-                ):
-                    lesson.add_images(path.parent.name, [EncodedImage(path.name, path.read_bytes())])
+            for task in TASKS:
+                lesson, _ = self._lessons.begin(task)
+                for split in ("train", "val"):
+                    for path in sorted(self._folder.glob(f"{task}/{split}/*/*")):
+                        lesson.add_images(path.parent.name, [EncodedImage(path.name, path.read_bytes())])
                 self._lessons.start(lesson, sharing="never", licence=None, note=None, tags=(), replace=True)
-            except (SkillmeshError, OSError):
-                self._lessons.delete(lesson)
-                raise
-            begun.append(lesson)
-        return begun
+        except (SkillmeshError, OSError) as error:
+            log.warning("the demo could not be drawn: %s", error)
+            shutil.rmtree(self._folder, ignore_errors=True)
+        finally:
+            self._drawing = False
 
     def images(self) -> list[dict[str, str]]:
-        """Return some test images, each task's in turn."""
-        paths = [sorted(self._folder.glob(f"{task}/test/*/*")) for task in TASKS]
-        return [
-            {
-                "id": (
-                    name := "-".join(path.relative_to(self._folder).with_suffix("").parts).replace(
-                        "-test-", "-", 1
-                    )
-                ),
-                "url": f"/api/v1/demo/images/{name}",
-                "task": path.parts[-4],
-                "label": path.parent.name,
-            }
-            for each in paths
-            for path in each[:: max(1, len(each) * len(TASKS) // SHOWN)]
-        ]
+        """Return some test images, of each task in turn."""
+        found = []
+        for task in TASKS:
+            paths = sorted(self._folder.glob(f"{task}/test/*/*"))
+            for path in paths[:: max(1, len(paths) * len(TASKS) // SHOWN)]:
+                name = _name(path)
+                url = f"/api/v1/demo/images/{name}"
+                found.append({"id": name, "url": url, "task": task, "label": path.parent.name})
+        return found
 
     def image(self, name: str) -> bytes:
         if _NAME.fullmatch(name):
             for path in self._folder.glob("*/test/*/*"):
-                if "-".join((path.parts[-4], path.parts[-2], path.stem)) == name:
+                if _name(path) == name:
                     return path.read_bytes()
         raise not_found(f"the demo has no image {name[:80]!r}; GET /api/v1/demo/images lists them")
+
+
+def _name(path: Path) -> str:
+    task, _, label, file = path.with_suffix("").parts[-4:]
+    return f"{task}-{label}-{file}"

@@ -521,10 +521,10 @@ class Lessons:
 
 
 def _report(lesson: Lesson, module: Module, learned: Learned, seconds: float) -> Report:
-    outcome = learned.outcome
+    outcome = learned.outcome if learned.outcome is not None and len(learned.outcome) else None
     wrong = [] if outcome is None else outcome.wrong()[:WRONG_SHOWN]
     return Report(
-        accuracy=module.card.validation_accuracy,
+        accuracy=None if outcome is None else module.card.validation_accuracy,  # nothing was measured anew
         classes=[] if outcome is None else outcome.class_facts(),
         matrix=[] if outcome is None else outcome.matrix().tolist(),
         wrong=[
