@@ -6,6 +6,7 @@ import logging
 import re
 import shutil
 import threading
+from pathlib import Path
 
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.inputs import EncodedImage
