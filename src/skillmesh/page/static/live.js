@@ -26,7 +26,6 @@ export function cameraPanel(askAbout) {
 	};
 
 	async function open() {
-		element.hidden = false;
 		await attempt(() => camera.open());
 		element.hidden = !camera.isOpen;
 		if (!camera.isOpen) return;
