@@ -81,7 +81,7 @@ def test_ctrl_c_before_a_network_is_verified_leaves_none(tmp_path: Path, monkeyp
 
     def interrupted(folder: Path) -> None:
         written.extend(file.name for file in folder.iterdir())
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job of a shell's background
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
