@@ -114,7 +114,12 @@ def compared(name: str, agent: Core, images: list[Path], place: Path) -> dict[st
     file = agent.export_onnx(place / f"{name}.onnx")
     modules, _ = agent.mapper()
     ours = [
-        (answer.label or "unknown", answer.best.task, answer.confidence, answer.novelty)
+        (
+            answer.label or ("not sure" if answer.unsure else "unknown"),
+            answer.best.task,
+            answer.confidence,
+            answer.novelty,
+        )
         for answer in agent.answer_each(images)
     ]
     theirs = asked(file, images)
@@ -133,6 +138,7 @@ def compared(name: str, agent: Core, images: list[Path], place: Path) -> dict[st
         "same_label": sum(our[0] == their[0] for our, their in pairs) / len(pairs),
         "same_task": sum(our[1] == their[1] for our, their in pairs) / len(pairs),
         "unknown": sum(our[0] == "unknown" for our in ours) / len(pairs),
+        "unsure": sum(our[0] == "not sure" for our in ours) / len(pairs),
         "largest_confidence_difference": max(abs(our[2] - their[2]) for our, their in pairs),
         "largest_novelty_difference": max(abs(our[3] - their[3]) for our, their in pairs),
         "file_mb": file.stat().st_size / 1e6,
