@@ -22,7 +22,7 @@ export function classCard(lessonId, { name, known }, { uploads, camera }) {
 		all = true;
 		drawThumbs();
 	}, { class: "quiet" });
-	const put = button("Put it here", () => uploads.addImages(takeWaiting(), name), { class: "main", label: `Put the waiting pictures into ${name}`, hidden: true });
+	const put = button("Put it here", () => uploads.addImages(takeWaiting(), name), { class: "main", label: `Put it here, into ${name}`, hidden: true });
 	const record = recordButton(name, camera, (files) => uploads.addImages(files, name));
 	const element = h(
 		"article.class.card",

@@ -1,7 +1,7 @@
 // The form behind "No, this is …": keeps a picture as material for extending the task that answered.
 
 import { imagesForm, post, upload } from "./api.js";
-import { button, field, form, h, textInput } from "./dom.js";
+import { button, field, form, h, newId, textInput } from "./dom.js";
 import { announce, attempt } from "./feedback.js";
 import { quoted, waiting } from "./format.js";
 import { putLesson, taskOf } from "./store.js";
@@ -15,7 +15,7 @@ export function correctionForm(answer, file, done) {
 	const names = (task?.classes ?? answer.guesses.filter((guess) => guess.task === taskName).map((guess) => ({ name: guess.label }))).map(({ name }) => name);
 	const choices = names.filter((name) => name !== answer.label);
 	const select = h("select", choices.map((name) => h("option", { value: name }, name)), h("option", { value: NEW }, "Another class…"));
-	const name = textInput("new-class");
+	const name = textInput(newId("new-class"));
 	const nameField = field("Name of the new class", name);
 	const follow = () => {
 		nameField.hidden = select.value !== NEW;
