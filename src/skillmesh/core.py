@@ -71,6 +71,7 @@ from skillmesh.store.home import (
 )
 from skillmesh.store.ledger import FILE as LEDGER_FILE
 from skillmesh.store.ledger import Ledger, new_beside
+from skillmesh.store.sharing import Unshared
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -332,16 +333,18 @@ class Core:
             self._signing.refuse_composed(name)
         fields = {key: value for key, value in fields_of_user(licence, note, tags).items() if value is not None}
         with counted() as costs:
-            task = composed_task(
-                pick(self.bank, classes), self.config.anchor, self.prior, anchor_settings(self.config)
-            )
+            picked = pick(self.bank, classes)
+            task = composed_task(picked, self.config.anchor, self.prior, anchor_settings(self.config))
             lesson = lesson_of(name, task, self.config.anchor)
             self._signing.card(lesson.facts | fields, version=1)  # refuses bad names before images are read
             if images is not None:
                 further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
                 lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._signing.keep(lesson, fields, replace=replace), lesson
+        # Its card names the classes that it is made of, so it is kept as the most private of their tasks is.
+        kept = {self.unshared.of(p.module.card.task) for p in picked if self.keeps(p.module)}
+        sharing: Sharing | None = "never" if "never" in kept else "later" if kept else None
+        return self._signing.keep(lesson, fields, replace=replace, sharing=sharing), lesson
 
     @checked(name=text)
     def refuse_to_learn(
@@ -377,9 +380,13 @@ class Core:
         return own_task(self, task).card.classes
 
     def _known(self, task: str) -> tuple[Module, ...]:
-        """Return the modules that may warm-start `task`. Its older version, trained on its images, is left out."""
+        """Return the modules that may warm-start `task`.
+
+        Its older version, trained on its images, is left out; so are tasks that are not shared, since the new
+        card would tell others their names.
+        """
         older = self.bank.held(task, self.identity.public_key)
-        return tuple(module for module in self.bank if module is not older)
+        return tuple(module for module in self.bank if module is not older and not self.keeps(module))
 
     def sign(self, lesson: Lesson, **fields: Any) -> tuple[Module, bytes]:
         """Return a signed module, and its bytes, for a lesson studied anywhere with this agent's settings.
@@ -390,10 +397,19 @@ class Core:
 
     # 2. Share.
 
+    @property
+    def unshared(self) -> Unshared:
+        """What was chosen for the own tasks that are not shared."""
+        return self._signing.unshared
+
     @checked()
     def sharing(self, task: str) -> Sharing:
         """Return whether one of the agent's own tasks is shared with other agents."""
-        return self._signing.unshared.of(self._own(task).card.task)
+        return self.unshared.of(self._own(task).card.task)
+
+    def keeps(self, module: Module) -> bool:
+        """Return whether a module is the agent's own and is not to reach others."""
+        return self._signing.keeps(module)
 
     @checked()
     def choose_sharing(self, task: str, sharing: Sharing) -> Module:
@@ -466,7 +482,7 @@ class Core:
                 f"{', '.join(sorted(taught)) or 'none'}; to drop another's task here, use "
                 f"{option('agent.forget', '`skillmesh forget TASK`')}"
             )
-        if task not in known and self._signing.unshared.of(task) != "shared":
+        if task not in known and self.unshared.of(task) != "shared":
             raise AgentError(
                 f"{task!r} was never shared, and withdrawing it would tell others its name; to drop it here, use "
                 f"{option('agent.forget', '`skillmesh forget TASK`')}"
@@ -486,8 +502,7 @@ class Core:
         from skillmesh.synergy.links import make_link
 
         for part in (part for task in tasks for part in parts_of(self.find(task))):
-            own = part.card.teacher_key == self.identity.public_key
-            if own and self._signing.unshared.of(part.card.task) != "shared":
+            if self.keeps(part):
                 raise AgentError(
                     f"{part.card.task!r} is not shared, and a merged task is announced to others; share it first, "
                     "or leave it out"

@@ -8,6 +8,8 @@ import pytest
 
 from skillmesh.core import Core
 from skillmesh.errors import AgentError, ArgumentError, UnknownTaskError
+from skillmesh.mesh.repair import repair
+from skillmesh.module.notice import Withdrawal
 from skillmesh.store.sharing import FOLDER, Unshared
 
 
@@ -76,3 +78,43 @@ def test_the_command_shows_and_changes_the_choice(core: Core, tiny_tasks: Path, 
     assert command("sharing", "dice", "--home", core.home).out.strip() == "later"
     assert command("sharing", "dice", "shared", "--home", core.home).out.strip() == "shared"
     assert announced(Core(core.home)) == {"dice"}
+
+
+def test_later_and_never_can_always_be_exchanged(core: Core, tiny_tasks: Path):
+    core.learn(tiny_tasks / "dice")
+    core.withdraw("dice")
+    core.learn(tiny_tasks / "dice", sharing="never")
+    core.choose_sharing("dice", "later")
+    assert core.sharing("dice") == "later"
+    assert all(isinstance(notice, Withdrawal) for notice in core.ledger.view().believed)
+
+
+def test_a_repaired_ledger_announces_no_private_task(core: Core, tiny_tasks: Path):
+    core.learn(tiny_tasks / "dice")
+    core.learn(tiny_tasks / "shapes", sharing="later")
+    core.close()
+    core.ledger.path.write_bytes(b"not a ledger" * 1000)
+    damaged = Core(core.home)
+    result = repair(damaged)
+    assert (result.announced, result.others) == (("dice",), 0)
+    assert announced(Core(core.home)) == {"dice"}
+
+
+def test_a_private_task_warm_starts_no_other(core: Core, tiny_tasks: Path):
+    module, _ = core.learn(tiny_tasks / "dice", sharing="later")
+    assert core._known("shapes") == ()  # a card names the tasks and classes that a warm start came from
+    core.choose_sharing("dice", "shared")
+    assert core._known("shapes") == (module,)
+
+
+def test_a_task_composed_of_private_classes_is_private(core: Core, tiny_tasks: Path):
+    core.learn(tiny_tasks / "dice", sharing="never")
+    core.learn(tiny_tasks / "shapes")
+    core.compose("both", ["dice:*", "shapes:*"])
+    assert core.sharing("both") == "never"
+    assert announced(core) == {"shapes"}
+    with pytest.raises(AgentError, match="'both' is composed of classes of 'dice', not shared; share that first"):
+        core.choose_sharing("both", "shared")
+    core.choose_sharing("dice", "shared")
+    core.choose_sharing("both", "shared")
+    assert announced(core) == {"dice", "shapes", "both"}

@@ -193,7 +193,7 @@ class Tools:
             accuracy=card.validation_accuracy,
             teacher=agent.teachers.of(module),
             own=own,
-            sharing=agent.sharing(card.task) if own else None,
+            sharing=agent.unshared.of(card.task) if own else None,
             tags=list(card.tags or ()),
         )
 

@@ -223,7 +223,7 @@ class Node:
         for module in self.agent.bank:
             if module.card.teacher_key != self._own or module.id in self._announced:
                 continue
-            if self.agent.sharing(module.card.task) != "shared":
+            if self.agent.keeps(module):
                 continue
             standing = self.agent.ledger.view().at(slot_of(module))
             if standing is None or standing.rank[:3] < (module.card.version, False, module.id):

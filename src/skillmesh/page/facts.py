@@ -225,7 +225,7 @@ def task_facts(module: Module, agent: Core, names: Lookalikes) -> dict[str, Any]
         "views": card.views,
         "composed_of": sorted({sources.get(source, source[:12]) for source, _ in card.origins}),
         "merged": {"parts": [part.id for part in module.parts]} if isinstance(module, MergedTask) else False,
-        "sharing": agent.sharing(card.task) if own else None,
+        "sharing": agent.unshared.of(card.task) if own else None,
         "odd_letters": names.letters(card.task),
     }
 
@@ -239,10 +239,11 @@ def all_tasks(agent: Core) -> list[dict[str, Any]]:
 
 def find_task(agent: Core, module_id: str) -> Module:
     """Return a module of the bank or a merged task by its id."""
-    known: list[Module] = [*agent.bank, *agent.merged()]
-    for module in known:
-        if module.id == module_id:
-            return module
+    if (module := agent.bank.get(module_id)) is not None:
+        return module
+    for merged in agent.merged():
+        if merged.id == module_id:
+            return merged
     raise not_found(f"this agent has no task of the id {module_id[:80]!r}; GET /api/v1/tasks lists them")
 
 

@@ -51,7 +51,7 @@ class Stream:
             data = {"topics": [topic for topic in data["topics"] if topic in self.topics]}
             if not data["topics"]:
                 return
-        if self.events.qsize() < WAITING:
+        if self.events.qsize() < WAITING or event == "end":
             self.events.put_nowait((event, data))
         elif self.events.qsize() == WAITING:
             self.events.put_nowait(("changed", {"topics": self.topics}))
@@ -148,13 +148,8 @@ class Watch:
         view = agent.ledger.view()
 
         def modules() -> Hashable:
-            own = agent.identity.public_key
-            shared = [agent.sharing(m.card.task) for m in agent.bank if m.card.teacher_key == own]
-            return (
-                tuple(m.id for m in agent.bank),
-                tuple(shared),
-                tuple(sorted(link.digest for link in view.links.values())),
-            )
+            kept_here = tuple(sorted(agent.unshared.choices().items()))
+            return tuple(m.id for m in agent.bank), kept_here, tuple(sorted(n.digest for n in view.links.values()))
 
         def mesh() -> Hashable:
             peers = [

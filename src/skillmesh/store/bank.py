@@ -36,7 +36,7 @@ from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head, probe_specs
 from skillmesh.module import Identity, Module, in_order, now
 from skillmesh.module.card import Card
-from skillmesh.module.notice import Slot, announce
+from skillmesh.module.notice import Announcement, Slot, announce
 from skillmesh.module.teachers import Teachers, refuse_odd_names
 from skillmesh.numerics.arrays import Spec
 from skillmesh.store.home import (
@@ -110,7 +110,7 @@ class Bank:
         self.damaged: list[Damaged] = []
         # This dict is replaced, never changed, so a thread that is answering keeps the modules it started with.
         self._modules: dict[str, Module] = {}
-        self._ordered: tuple[dict[str, Module], list[Module]] = self._modules, []
+        self._ordered: tuple[dict[str, Module], list[Module], dict[Slot, Module]] = self._modules, [], {}
         self._seen: object = None
         self._lock = FileLock(folder / ".lock", timeout=60, mode=PRIVATE)
         self.read_only = not os.access(folder if folder.exists() else folder.parent, os.W_OK)
@@ -139,12 +139,18 @@ class Bank:
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        modules, ordered = self._ordered
-        if modules is not self._modules:  # every answer asks for the order, and sorting forty modules takes 0.1 ms
+        return iter(self._in_order()[1])
+
+    def _in_order(self) -> tuple[dict[str, Module], list[Module], dict[Slot, Module]]:
+        """Return the modules by id, in order, and by slot, computed once for each change: every answer asks."""
+        found = self._ordered
+        if found[0] is not self._modules:
             modules = self._modules
             ordered = in_order(modules.values())
-            self._ordered = modules, ordered
-        return iter(ordered)
+            # Reversed: of two versions that a killed process left, the first in order counts.
+            slots = {Slot(m.card.teacher_key, m.card.task): m for m in reversed(ordered)}
+            self._ordered = found = modules, ordered, slots
+        return found
 
     def find(self, task: str) -> Module:
         """Return the module of a task by its name, or by `name@teacher` if several teachers use that name.
@@ -182,8 +188,7 @@ class Bank:
 
     def held(self, task: str, teacher_key: str) -> Module | None:
         """Return the bank's module for this teacher's task, or `None`."""
-        same = [m for m in self if (m.card.task, m.card.teacher_key) == (task, teacher_key)]
-        return same[0] if same else None
+        return self._in_order()[2].get(Slot(teacher_key, task))
 
     def check(self, data: bytes) -> Module:
         """Return the module in a file's bytes, without storing it. Raise a `ModuleError` if it cannot be used."""
@@ -414,9 +419,8 @@ class Signing:
                 )
             signed, data = self.sign(lesson, user_fields)
             if sharing is not None:
-                self.unshared.choose(
-                    task, sharing
-                )  # before it is in the bank, from where a node would announce it
+                # Before it is in the bank, from where a node would announce it.
+                self.unshared.choose(task, sharing)
             try:
                 module = self._bank.add(data, self._bank.check_module(signed))
             except BaseException:
@@ -433,9 +437,10 @@ class Signing:
         """Announce one of the agent's own modules, or choose that it is not; one that was announced stays so."""
         card = module.card
         if sharing == "shared":
+            self._refuse_unshared_parts(card)
             self.unshared.choose(card.task, sharing)
             self._announce(module, self._bank.file_of(module))
-        elif self.announced(module):
+        elif self.unshared.of(card.task) == "shared" and self.announced(module):
             raise AgentError(
                 f"{card.task!r} was shared already, and other agents may have it; to take it back, withdraw it "
                 f"with {option('agent.withdraw', '`skillmesh withdraw TASK`')}"
@@ -444,8 +449,23 @@ class Signing:
             self.unshared.choose(card.task, sharing)
 
     def announced(self, module: Module) -> bool:
-        """Return whether a notice of some version of this own task stands in the ledger."""
-        return self._ledger.view().at(Slot(module.card.teacher_key, module.card.task)) is not None
+        """Return whether some version of this own task is announced, and not withdrawn."""
+        standing = self._ledger.view().at(Slot(module.card.teacher_key, module.card.task))
+        return isinstance(standing, Announcement)
+
+    def _refuse_unshared_parts(self, card: Card) -> None:
+        """Refuse to share a task composed of classes of tasks that are not shared: its card names them."""
+        parts = {part.card.task for id, _ in card.origins if (part := self._bank.get(id)) and self.keeps(part)}
+        if parts:
+            raise AgentError(
+                f"{card.task!r} is composed of classes of {', '.join(map(repr, sorted(parts)))}, not shared; share "
+                "that first"
+            )
+
+    def keeps(self, module: Module) -> bool:
+        """Return whether a module is the agent's own and is not to reach others."""
+        own = module.card.teacher_key == self._identity.public_key
+        return own and self.unshared.of(module.card.task) != "shared"
 
     def _announce(self, module: Module, data: bytes) -> None:
         try:

@@ -7,6 +7,7 @@ task public, and neither must a new version of the task: the choice is kept by i
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import get_args
 
@@ -32,6 +33,14 @@ class Unshared:
         except OSError:
             return "never"  # a file that cannot be read, or is damaged, must not make anything public
         return "later" if text == "later" else "never"
+
+    def choices(self) -> dict[str, int]:
+        """Return when each choice was made, by the name of its file: equal as long as no choice has changed."""
+        try:
+            with os.scandir(self._folder) as files:
+                return {file.name: file.stat().st_mtime_ns for file in files}
+        except OSError:  # none was ever made, or a file was removed at this moment
+            return {}
 
     def choose(self, task: str, sharing: Sharing) -> None:
         if sharing not in get_args(Sharing):
