@@ -555,6 +555,26 @@ class TestLessons:
         lesson = drafted(newcomer.owner, "good", {})
         refused(newcomer.owner.post(f"/lessons/{lesson}/classes", json={"name": name}), 422)
 
+    @pytest.mark.parametrize("name", ["a/b", "a\\b", "x" * 101, "dice@alice~12345678", "f" * 64])
+    def test_names_that_learning_would_refuse_are_refused_before_images_are_sent(
+        self, newcomer: Visited, name: str
+    ):
+        with pytest.raises(SkillmeshError) as error:
+            newcomer.core.refuse_to_learn(name)
+        assert refused(newcomer.owner.post("/lessons", json={"task": name}), 422)["detail"] == str(error.value)
+
+    def test_names_are_the_same_however_a_keyboard_writes_them(self, newcomer: Visited, tiny_tasks: Path):
+        apart, whole = "cafe\u0301", "caf\u00e9"
+        lesson = drafted(newcomer.owner, f" {apart} ", {apart: some_of(tiny_tasks / "dice")})
+        route = f"/lessons/{lesson}"
+        sent = newcomer.owner.post(
+            f"{route}/images", params={"class": f"{whole} "}, files=form(some_of(tiny_tasks / "dice", "test"))
+        )
+        facts = done(sent)["lesson"]
+        assert facts["task"] == whole
+        assert [(cls["name"], cls["images"]) for cls in facts["classes"]] == [(whole, 6)]
+        assert len(done(newcomer.owner.get(f"{route}/images", params={"class": apart}))["images"]) == 6
+
     def test_misspelt_options_are_named(self, newcomer: Visited):
         refused(newcomer.owner.post("/lessons", json={"task": "a", "extend": True}), 422, "extend")
 

@@ -32,11 +32,12 @@ from skillmesh.module.notice import Announcement, MergedTask
 from skillmesh.page import codes, facts
 from skillmesh.page.demo import Demo
 from skillmesh.page.guard import BODY_BYTES
-from skillmesh.page.lessons import MOST_IMAGES, Lesson, Lessons
+from skillmesh.page.lessons import BUSY, MOST_IMAGES, Lesson, Lessons
 from skillmesh.page.problems import RESPONSES, conflict, not_found
 from skillmesh.page.uploads import MOST_IMAGES as IMAGES_AT_ONCE
 from skillmesh.page.uploads import Upload, body_on_disk, images_of
 from skillmesh.page.watch import FOR_GUESTS, TOPICS, Watch
+from skillmesh.synergy.links import end_link
 
 THUMBNAIL = 160
 """Most pixels on the longer side of a lesson's image as the page shows it."""
@@ -87,7 +88,6 @@ class Body(BaseModel):
 
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Key = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class NewLesson(Body):
@@ -140,7 +140,7 @@ class Service:
         self.agent, self.node = agent, node
         self.watch = Watch(agent, node)
         self.lessons = Lessons(agent, self._lesson_changed)
-        self.demo = Demo(self.lessons)
+        self.demo = Demo(agent, self.lessons)
         self.shelf = Shelf(agent.home, agent.ledger)
         self.computing = CapacityLimiter(workers)
         """Questions that are answered at the same time: more would wait for the processor, and hold memory."""
@@ -156,7 +156,7 @@ class Service:
         return lesson.as_dict(own.card.classes if own is not None and lesson.record.extends else ())
 
     def _lesson_changed(self, lesson: Lesson | None) -> None:
-        if lesson is not None and lesson.progress is not None:
+        if lesson is not None and lesson.record.state in BUSY:
             self.watch.tell("lesson", self.lesson_facts(lesson))
         else:
             self.watch.tell("changed", {"topics": ["lessons", "agent"]})
@@ -331,7 +331,9 @@ def merge(service: Served, body: Merge) -> Any:
     with service.change() as agent:
         parts = [facts.selector_of(facts.find_task(agent, module_id)) for module_id in body.tasks]
         link = agent.merge(parts, body.name)
-        merged = next(m for m in agent.merged() if m.link.digest == link.digest)
+        merged = next((m for m in agent.merged() if m.link.digest == link.digest), None)
+    if merged is None:
+        raise conflict(f"the parts of {link.task!r} were changed meanwhile; merge those that are there now")
     return _task(service, merged.id)
 
 
@@ -342,7 +344,7 @@ def unmerge(service: Served, module_id: str) -> None:
         merged = facts.find_task(agent, module_id)
         if not isinstance(merged, MergedTask):
             raise conflict(f"{merged.card.task!r} is not a merged task; nothing was split")
-        agent.unmerge(merged.card.task)
+        end_link(agent, merged.link)  # not by its name, which a link of another agent may have too
 
 
 @api.get("/modules/{module_id}", response_class=Response, responses=A_FILE, tags=["tasks"])

@@ -123,7 +123,8 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """Return the answer to a request that must not reach the application."""
         path, method = scope["path"], scope["method"]
-        if not self._is_our_host(headers.get("host", "")):
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_our_host(hosts[0]):
             return problems.answer(
                 HTTPStatus.FORBIDDEN,
                 "WrongHost",

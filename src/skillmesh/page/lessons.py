@@ -16,6 +16,7 @@ import secrets
 import shutil
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from skillmesh.common.choices import Sharing
 from skillmesh.common.files import PRIVATE, make_folder, remove, write_whole
 from skillmesh.core import Core
 from skillmesh.data.datasets import task_of
-from skillmesh.data.folder import open_task
+from skillmesh.data.folder import nfc, open_task
 from skillmesh.data.images import UnreadableImageError, decode_rgb
 from skillmesh.data.inputs import AnyImage, EncodedImage
 from skillmesh.errors import AgentError, DataError, SkillmeshError
@@ -137,9 +138,11 @@ class Lesson:
         for name in sorted(path.name for path in self.images.glob("*")) if self.images.is_dir() else ():
             if (match := _IMAGE.fullmatch(name)) and int(match[1]) in self._files:
                 self._files[int(match[1])].append(name)
-        self._next = 1 + max(
+        last = max(
             (int(m[2]) for names in self._files.values() for n in names if (m := _IMAGE.fullmatch(n))), default=0
         )
+        # By the clock, since browsers keep images by name, also those that were removed before a restart.
+        self._next = max(1 + last, time.time_ns() // 1_000_000)
 
     @property
     def id(self) -> str:
@@ -152,7 +155,19 @@ class Lesson:
 
     @contextmanager
     def changing(self) -> Iterator[Record]:
-        """Yield the record to change it, and save it; refuse while a job reads it."""
+        """Yield the record to change it, and save it; if that fails, it is as it was before."""
+        with self.unused():
+            before = self.record.model_copy(update={"classes": dict(self.record.classes)})
+            try:
+                yield self.record
+                self.save()
+            except BaseException:
+                self.record = before
+                raise
+
+    @contextmanager
+    def unused(self) -> Iterator[None]:
+        """Keep other threads from changing or starting the lesson; refuse while a job reads it."""
         with self._guard:
             if self.record.state in BUSY:
                 raise conflict(
@@ -160,59 +175,71 @@ class Lesson:
                 )
             if self.deleted:
                 raise not_found(f"the lesson {self.id!r} was deleted")
-            yield self.record
-            self.save()
+            yield
 
     # Classes and images.
 
     def add_class(self, name: str) -> int:
         """Return the number of a class, which is added if there is none of that name."""
-        with self.changing() as record:
-            if (number := self._number(name)) is None:
+        name = tidy(name)
+        with self.unused():
+            if (known := self._number(name)) is not None:
+                return known
+            with self.changing() as record:
                 if len(record.classes) >= MOST_CLASSES:
                     raise too_large(
                         f"the lesson has {MOST_CLASSES:,} classes, which is the most; make it two tasks"
                     )
                 refuse_bad_name("a class", name)
                 number = 1 + max(record.classes, default=0)
-                record.classes[number] = name
+                record.classes[number] = nfc(name)
                 self._files[number] = []
-            return number
+                return number
 
     def rename_class(self, name: str, new_name: str) -> None:
+        new_name = tidy(new_name)
         with self.changing() as record:
             number = self._known_number(name)
             refuse_bad_name("a class", new_name)
             if self._number(new_name) not in (None, number):
                 raise conflict(f"there is a class {new_name!r} already; choose another name")
-            record.classes[number] = new_name
+            record.classes[number] = nfc(new_name)
 
     def remove_class(self, name: str) -> None:
-        with self.changing() as record:
+        with self.unused():
             number = self._known_number(name)
-            for file in self._files.pop(number):
-                remove(self.images / file)
-            del record.classes[number]
+            for file in self.files_of(name):  # before the class: a full disk takes no new lesson.json
+                self._remove(number, file)
+            with self.changing() as record:
+                del record.classes[number]
 
     def add_images(
         self, name: str, uploads: Sequence[Upload | EncodedImage]
     ) -> tuple[list[str], list[dict[str, str]]]:
         """Store images of a class; return the names of their files, and what was refused and why."""
+        with self.unused():
+            try:
+                return self._add_images(name, uploads)
+            finally:
+                self._changed(self)
+
+    def _add_images(
+        self, name: str, uploads: Sequence[Upload | EncodedImage]
+    ) -> tuple[list[str], list[dict[str, str]]]:
         added, refused = [], []
-        with self.changing():
-            number = self.add_class(name)
-            make_folder(self.images)
-            for upload in uploads:
-                if sum(map(len, self._files.values())) >= MOST_IMAGES:
-                    raise too_large(f"the lesson has {MOST_IMAGES:,} images, which is the most")
-                if (reason := why_unreadable(upload)) is not None:
-                    refused.append({"name": upload.name, "reason": reason})
-                    continue
-                file = f"{number:04}-{self._next:06}{_suffix(upload.name)}"
-                save(upload, self.images / file)
-                self._next += 1
-                self._files[number].append(file)
-                added.append(file)
+        number = self.add_class(name)
+        make_folder(self.images)
+        for upload in uploads:
+            if sum(map(len, self._files.values())) >= MOST_IMAGES:
+                raise too_large(f"the lesson has {MOST_IMAGES:,} images, which is the most")
+            if (reason := why_unreadable(upload)) is not None:
+                refused.append({"name": upload.name, "reason": reason})
+                continue
+            file = f"{number:04}-{self._next}{_suffix(upload.name)}"
+            save(upload, self.images / file)
+            self._next += 1
+            self._files[number].append(file)
+            added.append(file)
         return added, refused
 
     def add_archive(self, archive: Upload) -> tuple[list[str], list[dict[str, str]]]:
@@ -222,19 +249,21 @@ class Lesson:
             save(archive, path)
             task = open_task(path, name=self.record.task, hold_out=(), one_task=True)
             added, refused = [], []
-            for split in (task.splits["train"], task.splits["val"]):
-                for image, label in zip(split.files, split.labels, strict=True):
-                    try:
-                        one = [EncodedImage(base_name(image.name), image.content())]
-                    except UnreadableImageError as error:
-                        refused.append({"name": image.name, "reason": str(error)})
-                        continue
-                    new, bad = self.add_images(task.classes[int(label)], one)
-                    added += new
-                    refused += bad
+            with self.unused():
+                for split in (task.splits["train"], task.splits["val"]):
+                    for image, label in zip(split.files, split.labels, strict=True):
+                        try:
+                            one = [EncodedImage(base_name(image.name), image.content())]
+                        except UnreadableImageError as error:
+                            refused.append({"name": image.name, "reason": str(error)})
+                            continue
+                        new, bad = self._add_images(task.classes[int(label)], one)
+                        added += new
+                        refused += bad
             return added, refused
         finally:
             path.unlink(missing_ok=True)
+            self._changed(self)  # once, not for each image
 
     def files_of(self, name: str) -> list[str]:
         return list(self._files[self._known_number(name)])
@@ -246,21 +275,27 @@ class Lesson:
         return self.images / image
 
     def remove_image(self, image: str) -> None:
-        with self.changing():
-            remove(self.file(image))
-            for names in self._files.values():
-                if image in names:
-                    names.remove(image)
+        with self.unused():
+            self.file(image)  # refuses other names
+            self._remove(next(number for number, names in self._files.items() if image in names), image)
+        self._changed(self)
+
+    def _remove(self, number: int, image: str) -> None:
+        remove(self.images / image)
+        self._files[number].remove(image)
 
     def labelled(self) -> tuple[list[Path], list[str]]:
         """Return the paths of all images, and the class of each."""
         pairs = [
-            (self.images / file, self.record.classes[n]) for n, files in self._files.items() for file in files
+            (self.images / file, name)
+            for number, name in self.record.classes.items()
+            for file in self._files[number]
         ]
         return [path for path, _ in pairs], [label for _, label in pairs]
 
     def _number(self, name: str) -> int | None:
-        return next((number for number, known in self.record.classes.items() if known == name), None)
+        name = tidy(name)
+        return next((number for number, known in list(self.record.classes.items()) if known == nfc(name)), None)
 
     def _known_number(self, name: str) -> int:
         if (number := self._number(name)) is None:
@@ -287,6 +322,12 @@ class Lesson:
                 return False
             self.record.state = "learning"
             return True
+
+    def end(self, state: State) -> None:
+        """Leave the job in this state."""
+        with self._guard:
+            self.record.state, self.progress = state, None
+            self.save()
 
     # What the API says of it.
 
@@ -357,6 +398,11 @@ def why_unreadable(image: AnyImage) -> str | None:
     return None
 
 
+def tidy(name: str) -> str:
+    """Return a name as it is stored: keyboards add blanks, and some systems take letters and accents apart."""
+    return unicodedata.normalize("NFC", name).strip()
+
+
 def refuse_bad_name(what: str, name: str) -> None:
     """Refuse a name that no folder could have: a task learned here may be written to a folder later."""
     if not name.strip() or len(name) > 200 or "\0" in name or not name.isprintable():
@@ -377,7 +423,11 @@ class Lessons:
         self._jobs: queue.SimpleQueue[tuple[Lesson, Progress] | None] = queue.SimpleQueue()
         self._closing = False
         for path in sorted(self.folder.glob("*/lesson.json")):
-            self._read(path)
+            try:
+                self._read(path)
+            except (OSError, ValidationError) as error:
+                reason = str(error).partition("\n")[0]
+                log.warning("a lesson cannot be used: %s: %s; delete its folder, or repair the file", path, reason)
         thread("lessons", self._work)  # of lower priority, as are the threads that it starts: answers come first
 
     def close(self) -> None:
@@ -398,8 +448,12 @@ class Lessons:
 
     def begin(self, task: str, classes: Sequence[str] = (), extends: bool = False) -> tuple[Lesson, bool]:
         """Return a new lesson, or the open one that extends this task already; and whether it is new."""
+        task = nfc(task)
+        task = tidy(task)
         refuse_bad_name("a task", task)
-        for name in classes:
+        if not extends:
+            self._agent.refuse_to_learn(task, replace=True)  # what cannot be a task's name, even if it is new
+        for name in map(tidy, classes):
             refuse_bad_name("a class", name)
         if extends:
             self._agent.own_classes(task)  # refuses a task that cannot be extended
@@ -415,9 +469,14 @@ class Lessons:
                         f"there are {MOST_LESSONS} lessons, which is the most; delete some",
                     )
                 folder = self.folder / secrets.token_hex(8)
-                make_folder(folder)
-                lesson = Lesson(folder, Record(task=task, extends=extends), self._changed)
-                lesson.save()
+                sharing = self._agent.unshared.of(task) if extends else "shared"
+                lesson = Lesson(folder, Record(task=task, extends=extends, sharing=sharing), self._changed)
+                try:
+                    make_folder(folder)
+                    lesson.save()
+                except BaseException:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
                 self._lessons[lesson.id] = lesson
             else:
                 lesson = found
@@ -426,10 +485,12 @@ class Lessons:
         return lesson, found is None
 
     def delete(self, lesson: Lesson) -> None:
-        with lesson.changing():
-            self._lessons.pop(lesson.id, None)
+        with lesson.unused():  # nothing is saved, so that a full disk can be emptied
+            if lesson.images.exists():
+                shutil.rmtree(lesson.images)  # first: what an error or a kill leaves is still a lesson
+            shutil.rmtree(lesson.folder, ignore_errors=True)
             lesson.deleted = True
-        shutil.rmtree(lesson.folder, ignore_errors=True)
+            self._lessons.pop(lesson.id, None)
         self._changed(None)
 
     def start(self, lesson: Lesson, **options: Any) -> None:
@@ -446,25 +507,21 @@ class Lessons:
             if not record.extends:
                 facts = {name: options[name] for name in ("licence", "note", "tags")}
                 self._agent.refuse_to_learn(record.task, replace=options["replace"], **facts)
+            else:  # an extended task stays with those who have it
+                options["sharing"] = self._agent.unshared.of(record.task)
             for name, value in (options | {"tags": tuple(options["tags"])}).items():
                 setattr(record, name, value)
             record.error, record.report = None, None
             record.state = "waiting"
-            lesson.progress = Progress(lambda: self._changed(lesson))
-            self._jobs.put((lesson, lesson.progress))
+            progress = lesson.progress = Progress(lambda: self._changed(lesson))
+        self._jobs.put((lesson, progress))  # not before it is saved: without room, it is not started
 
     def report_of(self, module_id: str) -> dict[str, Any] | None:
         found = next((each for each in self.all() if each.record.task_id == module_id), None)
         return None if found is None or found.record.report is None else found.record.report.model_dump()
 
     def _read(self, path: Path) -> None:
-        try:
-            record = Record.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            log.warning(
-                "a lesson cannot be used: %s: %s; delete its folder, or repair the file", path, _first_line(error)
-            )
-            return
+        record = Record.model_validate_json(path.read_bytes())
         if record.state in BUSY:
             record.state, record.error = "interrupted", INTERRUPTED
         for archive in path.parent.glob(ARCHIVE):  # the node ended while it was read
@@ -498,9 +555,8 @@ class Lessons:
         except Exception as error:
             log.exception("the lesson %r could not be learned", record.task)
             record.error = f"unexpected {type(error).__name__}: {error}"
-        record.state, lesson.progress = state, None
         try:
-            lesson.save()
+            lesson.end(state)
         except (OSError, AgentError) as error:
             log.warning("a lesson cannot be saved: %s", error)
 
@@ -542,7 +598,3 @@ def _report(lesson: Lesson, module: Module, learned: Learned, seconds: float) ->
         seconds=round(seconds, 3),
         bytes=module.size,
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

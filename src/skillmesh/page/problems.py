@@ -68,7 +68,18 @@ def status_of(error: Exception) -> HTTPStatus:
 
 
 def add_to(app: FastAPI) -> None:
-    """Make an application answer every error as problem+json."""
+    """Make an application answer every error as problem+json, and say so in its description."""
+    generated = app.openapi
+
+    def described() -> dict[str, Any]:
+        schema = generated()
+        for operation in (each for methods in schema["paths"].values() for each in methods.values()):
+            for status, response in operation["responses"].items():
+                if int(status) >= HTTPStatus.BAD_REQUEST:
+                    response["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        return schema
+
+    app.openapi = described  # type: ignore[method-assign]
 
     @app.exception_handler(SkillmeshError)
     async def _ours(_: Request, error: SkillmeshError) -> JSONResponse:
@@ -122,7 +133,7 @@ _USUAL = {
 }
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"description": description, "model": Problem, "content": {MEDIA_TYPE: {}}}
+    status: {"description": description, "model": Problem}
     for status, description in {
         400: "A request that cannot be read",
         401: "No token, or one that is not valid",

@@ -59,9 +59,9 @@ class Address:
         if self.is_local or self.insecure or self.tls is not None:
             return
         raise AgentError(
-            f"the address {self.host} can be reached from other machines, and without TLS anyone between can read "
-            "the token and the images; give `--tls DIR` (a folder from `skillmesh certs issue`), or `--insecure` "
-            "where you trust the whole network"
+            f"the address {self.host} can be reached from other machines, and without TLS anyone between can "
+            "read the token and the images; give `--tls DIR` (a folder from `skillmesh certs issue`), or "
+            "`--insecure` where you trust the whole network"
         )
 
     @property
