@@ -42,6 +42,14 @@ NAME = """element => (
     element.getAttribute("aria-label") ?? (element.labels?.length ? element.labels[0] : element).textContent
 ).trim()"""
 """The accessible name of a control, as far as the page's own controls go."""
+FOCUS = f"""() => {{
+    const element = document.activeElement;
+    const isOutlined = part => getComputedStyle(part).outlineStyle !== "none";
+    const isStop = element !== document.body && element.tabIndex >= 0;
+    const parts = [element, ...(element.labels ?? []), element.closest("article, li") ?? element];
+    return [isStop ? ({NAME})(element) : "", !isStop || parts.some(isOutlined)];
+}}"""
+"""The name of the control that has the focus, and whether that can be seen."""
 
 
 @contextmanager
@@ -157,8 +165,9 @@ class Window:
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("response", lambda r: r.status in (401, 403) and self.refusals.append(f"{r.status} {r.url}"))
         page.on("console", lambda m: m.type == "error" and self.errors.append(f"{m.text} {m.location['url']}"))
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
         page.on("dialog", self._on_dialog)
+        page.on("filechooser", lambda _: None)  # else Playwright takes them over too late for a fast keyboard
 
     def _on_dialog(self, dialog: Any) -> None:
         if dialog.type != "beforeunload":
@@ -167,10 +176,14 @@ class Window:
 
     def assert_clean(self, but: str | None = None) -> None:
         """Assert that nothing went wrong, but for errors that match a pattern, and that all stayed at home."""
-        elsewhere = [url for url in self.requests if not url.startswith((f"{self.agent.url}/", "blob:", "data:"))]
-        assert elsewhere == []
-        assert self.dialogs == []
-        assert [error for error in self.errors if but is None or not re.search(but, error)] == []
+        own = (f"{self.agent.url}/", "blob:", "data:")
+        unexpected = [error for error in self.errors if but is None or not re.search(but, error)]
+        wrong = {
+            "requests to others": [url for url in self.requests if not url.startswith(own)],
+            "dialogs": self.dialogs,
+            "errors": unexpected,
+        }
+        assert not any(wrong.values()), wrong
 
     # What a person does.
 
@@ -211,7 +224,7 @@ class Window:
         expect(self.page.get_by_role("heading", name=f"Teach ‘{task}’")).to_be_visible()
 
     def add_class(self, name: str) -> Locator:
-        self.page.get_by_label("New class").fill(name)
+        self.page.get_by_label("New class", exact=True).fill(name)
         self.button("Add class").click()
         expect(self.card(f"Class {name}")).to_be_visible()
         return self.card(f"Class {name}")
@@ -319,9 +332,8 @@ class Window:
         passed = []
         for _ in range(most):
             self.page.keyboard.press("Shift+Tab" if back else "Tab")
-            focused = self.page.evaluate_handle("document.activeElement").as_element()
-            here = focused.evaluate(NAME) if focused else ""
-            assert focused is None or focused.evaluate(SHOWS_FOCUS), f"the focus on {here!r} cannot be seen"
+            here, visible = self.page.evaluate(FOCUS)
+            assert visible, f"the focus on {here!r} cannot be seen"
             if here == name:
                 return
             passed.append(here)
@@ -333,17 +345,6 @@ class Window:
 
     def type(self, text: str) -> None:
         self.page.keyboard.type(text)
-
-
-SHOWS_FOCUS = """element => {
-    if (element === document.body) return true;
-    const shown = [element, ...(element.labels ?? []), element.closest("article, li") ?? element];
-    return shown.some(part => {
-        const style = getComputedStyle(part);
-        const outlined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
-        return outlined || style.boxShadow.includes("inset");
-    });
-}"""
 
 
 def answer_of(card: Locator) -> str:

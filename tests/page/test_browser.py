@@ -97,7 +97,7 @@ class TestTeaching:
         for name, images in pictures.to_teach("snowflakes", "needles", "hexagonal plate").items():
             window.add_class(name)
             window.add_images(name, images)
-        window.button("Put the waiting pictures into needles").click()
+        window.button("Put it here, into needles").click()
         window.expect_images("needles", len(images) + 1)
         expect(waiting).to_be_hidden()
         window.learn()
@@ -134,7 +134,7 @@ class TestTeaching:
             for path in images:
                 shutil.copy(path, tmp_path / "snow" / name)
         packed = Path(shutil.make_archive(str(tmp_path / "winter"), "zip", tmp_path / "snow"))
-        window = open_window(alice)
+        window = open_window(alice, but="404.*/images")  # small pictures of the deleted lesson may be on the way
         window.view("Teach")
         window.page.get_by_label("Choose a folder of classes").set_input_files(tmp_path / "snow")
         expect(window.page.get_by_role("heading", name="Teach ‘snow’")).to_be_visible()
@@ -296,7 +296,7 @@ class TestAnAgentThatWasKilled:
         henry = serve("henry", copy_of=adept)
         window = open_window(henry, but=UNREACHABLE)
         window.begin("begun before")
-        window.page.get_by_label("New class").fill("half typed")
+        window.page.get_by_label("New class", exact=True).fill("half typed")
         window.page.evaluate("window.notReloaded = true")
         henry.end(signal.SIGKILL)
         lost = window.page.get_by_role("status").filter(has_text="Connection lost")
@@ -306,7 +306,7 @@ class TestAnAgentThatWasKilled:
 
         henry.start()
         expect(lost).to_be_hidden()
-        assert window.page.get_by_label("New class").input_value() == "half typed"
+        assert window.page.get_by_label("New class", exact=True).input_value() == "half typed"
         window.button("Add class").click()
         expect(window.card("Class half typed")).to_be_visible()
         assert mostly("star", window.labels(*pictures.to_ask("shapes", "star")))
