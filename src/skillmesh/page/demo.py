@@ -8,6 +8,7 @@ import shutil
 import threading
 from pathlib import Path
 
+from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.inputs import EncodedImage
 from skillmesh.errors import SkillmeshError
@@ -29,8 +30,8 @@ _NAME = re.compile(r"[\w-]+")
 class Demo:
     """The demo tasks of one agent; their test images are kept beside its lessons."""
 
-    def __init__(self, lessons: Lessons) -> None:
-        self._lessons = lessons
+    def __init__(self, agent: Core, lessons: Lessons) -> None:
+        self._agent, self._lessons = agent, lessons
         self._folder = lessons.folder / FOLDER
         self._guard = threading.Lock()
         self._drawing = False
@@ -40,7 +41,7 @@ class Demo:
         """How far the demo is: "none", "learning" or "ready"."""
         if self._drawing:
             return "learning"
-        if not self._folder.exists():
+        if not all((self._folder / task).exists() for task in TASKS):  # a node that stopped has drawn only some
             return "none"
         states = {lesson.record.state for lesson in self._lessons.all() if lesson.record.task in TASKS}
         return "learning" if states & {"waiting", "learning"} else "ready"
@@ -57,11 +58,13 @@ class Demo:
         try:
             write_demo_tasks(self._folder, names=TASKS, **IMAGES)
             for task in TASKS:
+                if self._agent.bank.held(task, self._agent.identity.public_key) is not None:
+                    continue  # the user's own task of that name stays
                 lesson, _ = self._lessons.begin(task)
                 for split in ("train", "val"):
                     for path in sorted(self._folder.glob(f"{task}/{split}/*/*")):
                         lesson.add_images(path.parent.name, [EncodedImage(path.name, path.read_bytes())])
-                self._lessons.start(lesson, sharing="never", licence=None, note=None, tags=(), replace=True)
+                self._lessons.start(lesson, sharing="never", licence=None, note=None, tags=(), replace=False)
         except (SkillmeshError, OSError) as error:
             log.warning("the demo could not be drawn: %s", error)
             shutil.rmtree(self._folder, ignore_errors=True)

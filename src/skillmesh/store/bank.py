@@ -455,11 +455,10 @@ class Signing:
 
     def _refuse_unshared_parts(self, card: Card) -> None:
         """Refuse to share a task composed of classes of tasks that are not shared: its card names them."""
-        parts = {part.card.task for id, _ in card.origins if (part := self._bank.get(id)) and self.keeps(part)}
-        if parts:
+        sources = (self._bank.get(source) for source, _ in card.origins)
+        if parts := sorted({repr(part.card.task) for part in sources if part is not None and self.keeps(part)}):
             raise AgentError(
-                f"{card.task!r} is composed of classes of {', '.join(map(repr, sorted(parts)))}, not shared; share "
-                "that first"
+                f"{card.task!r} is composed of classes of {', '.join(parts)}, not shared; share that first"
             )
 
     def keeps(self, module: Module) -> bool:
