@@ -251,8 +251,10 @@ class Node:
         if view.trusted == self._trusted:
             return
         if not self.agent.ledger.open_trust:  # imported while trust was being revoked
+            choices = self.agent.ledger.view().choices
+            released = {module_id for module_id, chosen in choices.items() if chosen.choice == "released"}
             for key in self._trusted.keys() - view.trusted.keys():
-                put_away(self.agent, self._shelf, key)
+                put_away(self.agent, self._shelf, key, keep=released)
         self._trusted = view.trusted
         self._sync.reconsider()
         self.sync_now()
