@@ -476,7 +476,11 @@ def lesson_image(service: Served, lesson_id: str, image: str) -> Response:
     from io import BytesIO
 
     path = service.lessons.find(lesson_id).file(image)
-    small = decode_rgb(path.read_bytes(), 2 * THUMBNAIL)
+    try:
+        encoded = path.read_bytes()
+    except FileNotFoundError as error:
+        raise not_found(f"the lesson has no image {image!r} any more") from error
+    small = decode_rgb(encoded, 2 * THUMBNAIL)
     small.thumbnail((THUMBNAIL, THUMBNAIL))
     content = BytesIO()
     small.save(content, "JPEG", quality=80)
