@@ -20,10 +20,14 @@ from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.inputs import EncodedImage
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.shelf import Shelf, distrust
+from skillmesh.module import Identity
+from skillmesh.module.notice import link
 from skillmesh.page import lessons as module
 from skillmesh.page.demo import IMAGES, TASKS, Demo
 from skillmesh.page.lessons import Lesson, Lessons
 from skillmesh.page.problems import Refused
+from skillmesh.page.watch import Watch
+from skillmesh.synergy.links import end_link
 
 
 @pytest.fixture
@@ -167,3 +171,32 @@ def test_a_module_released_at_once_is_not_put_away_again(core: Core, skill_files
     node._reconsider_trust(core.ledger.view())  # which sees only now that the teacher is not trusted any more
     assert core.bank.get(task.id) is not None
     assert shelf.held() == []
+
+
+def test_the_first_task_changes_the_agent_too(core: Core, skill_files: dict[str, Path]):
+    watch = Watch(core, Node(core, MeshSettings.of({"network": "machine"})))
+    before = watch._looked()
+    core.import_file(skill_files["dice"])
+    after = watch._looked()
+    assert {topic for topic in after if after[topic] != before[topic]} >= {"agent", "tasks"}
+    assert watch._looked() == after
+    watch.close()
+
+
+def test_the_link_of_the_id_is_ended_and_not_one_of_the_same_name(
+    core: Core, tiny_tasks: Path, skill_files: dict[str, Path]
+):
+    core.learn(tiny_tasks / "dice")
+    theirs = core.import_file(skill_files["dice"])
+    mine = core.identity.public_key
+    own = core.merge([f"dice@{mine}", f"dice@{theirs.card.teacher_key}"], "all dice")
+    other = Identity.create("eve")
+    foreign = link("all dice", 1, {part.id: part for part in core.merged()[0].parts}, other)
+    core.ledger.trust(other.public_key)
+    core.ledger.merge([foreign], other.public_key)
+    end_link(core, foreign)
+    links = core.ledger.view()
+    assert foreign.slot in links.forgotten
+    assert links.links[own.slot] == own
+    assert end_link(core, own).withdrawn
+    assert core.merged() == []

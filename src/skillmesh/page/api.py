@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
+from io import BytesIO
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -28,6 +29,7 @@ from skillmesh.mesh.node import Node
 from skillmesh.mesh.shelf import HeldModule, Shelf, distrust
 from skillmesh.mesh.shelf import trust as trust_teacher
 from skillmesh.mesh.status import node_status, peer_list
+from skillmesh.module import Module
 from skillmesh.module.notice import Announcement, MergedTask
 from skillmesh.page import codes, facts
 from skillmesh.page.demo import Demo
@@ -318,7 +320,7 @@ def choose_sharing(service: Served, module_id: str, body: SharingChoice) -> Any:
     return _task(service, module.id)
 
 
-def _own(agent: Core, module_id: str) -> Any:
+def _own(agent: Core, module_id: str) -> Module:
     module = facts.find_task(agent, module_id)
     if isinstance(module, MergedTask) or module.card.teacher_key != agent.identity.public_key:
         raise conflict(f"{module.card.task!r} is not this agent's own task; only its teacher can do that")
@@ -473,8 +475,6 @@ def lesson_images(service: Served, lesson_id: str, name: ClassName) -> dict[str,
 @api.get("/lessons/{lesson_id}/images/{image}", response_class=Response, responses=A_JPEG, tags=["lessons"])
 def lesson_image(service: Served, lesson_id: str, image: str) -> Response:
     """Return a small version of an image."""
-    from io import BytesIO
-
     path = service.lessons.find(lesson_id).file(image)
     try:
         encoded = path.read_bytes()

@@ -171,7 +171,14 @@ class Watch:
         def trusted() -> Hashable:
             return tuple(sorted(view.trusted.items())), tuple(sorted(view.bans.items())), len(view.seen)
 
-        return {"tasks": modules, "mesh": mesh, "quarantine": held, "trust": trusted}
+        # The agent itself: the greeting of a first visit ends with the first task.
+        return {
+            "agent": lambda: len(agent.bank),
+            "tasks": modules,
+            "mesh": mesh,
+            "quarantine": held,
+            "trust": trusted,
+        }
 
 
 def _as_event(event: str, data: Mapping[str, Any]) -> str:
