@@ -47,7 +47,7 @@ def test_what_was_shared_cannot_be_made_private(core: Core, tiny_tasks: Path):
 
 
 def test_only_own_tasks_have_a_choice(core: Core, tiny_tasks: Path):
-    with pytest.raises(UnknownTaskError, match="has taught no task 'dice'.*none"):
+    with pytest.raises(UnknownTaskError, match=r"has taught no task 'dice'.*none"):
         core.sharing("dice")
     with pytest.raises(ArgumentError, match="sharing"):
         core.learn(tiny_tasks / "dice", sharing="sometimes")
@@ -59,7 +59,7 @@ def test_a_private_task_is_not_merged(core: Core, tmp_path: Path, tiny_tasks: Pa
     core.learn(tiny_tasks / "dice", sharing="later")
     theirs = core.import_file(other.export("dice", tmp_path))
     mine = core.identity.public_key
-    with pytest.raises(AgentError, match="'dice' is not shared.*share it first"):
+    with pytest.raises(AgentError, match=r"'dice' is not shared.*share it first"):
         core.merge([f"dice@{mine}", f"dice@{theirs.card.teacher_key}"])
 
 
