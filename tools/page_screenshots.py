@@ -2,7 +2,7 @@
 
 python tools/page_screenshots.py OUT   # needs the extra page, `pip install playwright` and Debian's chromium
 
-docs/images has ask-desktop-light.png, teach-desktop-light.png and mesh-desktop-light.png as page-ask.png and so on.
+docs/images/page-ask.png, page-teach.png and page-mesh.png are its ask-desktop-light.png and so on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GARDEN = {
 }
 ATTIC = {"dice": ("one", "two", "three", "four", "five", "six")}
 STUDIO = {"textures": (), "faces": (), "clocks": ("one o clock", "three o clock", "six o clock", "nine o clock")}
-COLOURS = 128
+COLOURS = 192
 
 
 def main(out: Path) -> None:
@@ -123,7 +123,7 @@ def picture(opened: Window, path: Path) -> None:
     page.screenshot(path=path)
     page.set_viewport_size(before)
     with Image.open(path) as image:
-        small = image.convert("RGB").quantize(COLOURS)
+        small = image.convert("RGB").quantize(COLOURS, kmeans=2)  # else the few red pixels turn violet
     small.save(path, optimize=True)
 
 

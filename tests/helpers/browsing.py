@@ -44,7 +44,8 @@ NAME = """element => (
 """The accessible name of a control, as far as the page's own controls go."""
 FOCUS = f"""() => {{
     const element = document.activeElement;
-    const isOutlined = part => getComputedStyle(part).outlineStyle !== "none";
+    const isSeen = part => part.getBoundingClientRect().width > 4;
+    const isOutlined = part => isSeen(part) && getComputedStyle(part).outlineStyle !== "none";
     const isStop = element !== document.body && element.tabIndex >= 0;
     const parts = [element, ...(element.labels ?? []), element.closest("article, li") ?? element];
     return [isStop ? ({NAME})(element) : "", !isStop || parts.some(isOutlined)];

@@ -166,12 +166,13 @@ class TestTheCamera:
         expect(live).to_have_attribute("aria-pressed", "true")
         window.until(lambda: len(asked(window)) > before + 3, "four live frames are asked about")
         expect(camera.get_by_text(re.compile("Unknown|Not sure|%")).first).to_be_visible()
-        window.button("Close camera", camera).click()
-        expect(camera).to_be_hidden()
+        live.click()
         window.page.wait_for_timeout(500)
         after = len(asked(window))
         window.page.wait_for_timeout(1500)
         assert len(asked(window)) == after
+        window.button("Close camera", camera).click()
+        expect(camera).to_be_hidden()
 
     def test_records_a_class_while_its_button_or_the_space_bar_is_held(
         self, alice: Served, open_window: Open, pictures: Pictures
