@@ -3,9 +3,9 @@
     python benchmarks/page.py [--work DIR] [--json docs/results/page.json]
 
 A real node serves the page. (1) One photo of 12 megapixels, through HTTP and through `agent.predict`, in turn.
-(2) Eight clients at once, against one batch in process. (3) Answers at rest, and while a lesson is learned and fifty
-modules arrive from another node. (4) Until the page can be used in a browser, if Playwright and chromium are there.
-No descriptor comes from a cache: each image is sent with other bytes at its end.
+(2) Eight clients at once, against one batch in process. (3) Answers at rest, and while a lesson is learned and
+fifty modules arrive from another node. (4) Until the page can be used in a browser, if Playwright and chromium are
+there. No descriptor comes from a cache: each image is sent with other bytes at its end.
 """
 
 from __future__ import annotations

@@ -167,7 +167,8 @@ def python_page(name: str) -> str:
 
 
 def class_section(name: str, cls: type) -> str:
-    call = "Fields: [card](../appendix/skill-format.md#card)." if issubclass(cls, BaseModel) else f"    {name}{signature(cls)}"
+    fields = "Fields: [card](../appendix/skill-format.md#card)."
+    call = fields if issubclass(cls, BaseModel) else f"    {name}{signature(cls)}"
     parts = [f"## {name}", call, docstring(cls)]
     for member, value in members(cls):
         if isinstance(value, property):
