@@ -970,7 +970,7 @@ class TestAnInstallationWithoutTheExtra:
     ):
         monkeypatch.setitem(sys.modules, package, None)
         ran = command(*words, "--home", tmp_path / "home")
-        failed(ran, "the page needs", "`pip install fastapi uvicorn python-multipart zxing-cpp`")
+        failed(ran, "the page needs", "`pip install fastapi uvicorn httptools python-multipart zxing-cpp`")
         assert not (tmp_path / "home").exists()
 
     def test_imports_nothing_of_it(self, tmp_path: Path):

@@ -57,8 +57,8 @@ REPORT = Extra("matplotlib and Jinja2", ("matplotlib", "jinja2"), "pip install m
 DASK = Extra("Dask", ("distributed",), "pip install distributed")
 PAGE = Extra(
     "the page's server",
-    ("fastapi", "uvicorn", "python_multipart", "zxingcpp"),
-    "pip install fastapi uvicorn python-multipart zxing-cpp",
+    ("fastapi", "uvicorn", "httptools", "python_multipart", "zxingcpp"),
+    "pip install fastapi uvicorn httptools python-multipart zxing-cpp",
 )
 MCP = Extra(  # version 1 has no mcp_types
     "version 2 of the Model Context Protocol's SDK", ("mcp", "mcp_types"), "pip install --upgrade mcp"

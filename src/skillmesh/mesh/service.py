@@ -21,7 +21,7 @@ from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.status import node_status, peer_list
 from skillmesh.mesh.wire import thread
-from skillmesh.numerics.process import give_back_freed_memory, hand_back, keep_to_one_thread
+from skillmesh.numerics.process import answer_several_at_once, give_back_freed_memory, hand_back
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def serve(
     What `ready` returns is entered, and left before the node ends.
     """
     give_back_freed_memory()
-    keep_to_one_thread()
+    answer_several_at_once()
     stop = threading.Event()
     lessons = Lessons(learn)
     with (

@@ -48,6 +48,8 @@ BUSY: tuple[State, ...] = ("waiting", "learning")
 MOST_LESSONS = 200
 MOST_CLASSES = 2_000
 MOST_IMAGES = 200_000
+LAST = 19
+"""Niceness of the thread that learns, and of those that it starts: answers come first."""
 ENOUGH = 20
 """Number of images per class below which more of them are advised."""
 WRONG_SHOWN = 60
@@ -428,7 +430,7 @@ class Lessons:
             except (OSError, ValidationError) as error:
                 reason = str(error).partition("\n")[0]
                 log.warning("a lesson cannot be used: %s: %s; delete its folder, or repair the file", path, reason)
-        thread("lessons", self._work)  # of lower priority, as are the threads that it starts: answers come first
+        thread("lessons", self._work, nice=LAST)
 
     def close(self) -> None:
         self._closing = True
