@@ -114,9 +114,10 @@ else
 endif
 	touch $(READY)
 
-# What only some tests need: avalanche-lib, which the baselines are held against, open_clip, and Hugging Face's datasets.
+# What only some tests need: avalanche-lib, which the baselines are held against, open_clip, Hugging Face's datasets,
+# and what tests the page; the browser itself is Debian's package chromium.
 $(ORACLE): $(READY)
-	$(PIP) -c constraints.txt -e '.[oracle,clip,datasets]'
+	$(PIP) -c constraints.txt -e '.[oracle,clip,datasets,browser]'
 	touch $(ORACLE)
 
 $(AUDIT): pyproject.toml

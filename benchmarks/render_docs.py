@@ -74,6 +74,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "export-onnx": agents.export_onnx,
     "install": light.install,
     "light": light.light,
+    "page": light.page,
     "light-short": light.light_short,
     "reduced": light.reduced,
     "mesh": mesh.mesh,

@@ -53,7 +53,7 @@ def written(page: Path, text: str, check: bool) -> bool:
 
 
 COMMAND_PAGES = {
-    "commands.md": ("Commands: learn and ask", ["init", "learn", "samples", "ask", "eval", "demo"]),
+    "commands.md": ("Commands: learn and ask", ["init", "learn", "samples", "ask", "mcp", "eval", "demo"]),
     "commands-tasks.md": (
         "Commands: tasks and backbones",
         ["tasks", "show", "export", "import", "forget", "compose", "merge", "classes", "calibrate", "backbone"],
@@ -61,8 +61,8 @@ COMMAND_PAGES = {
     "commands-mesh.md": (
         "Commands: sharing",
         [
-            *("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config", "repair", "renew"),
-            *("trust", "quarantine", "certs"),
+            *("page", "serve", "sync", "status", "peers", "gateway", "withdraw", "sharing", "remember", "config"),
+            *("repair", "renew", "trust", "quarantine", "certs"),
         ],
     ),
     "commands-challenge.md": ("Commands: the SKILL challenge", ["challenge"]),
@@ -167,7 +167,8 @@ def python_page(name: str) -> str:
 
 
 def class_section(name: str, cls: type) -> str:
-    call = "Fields: [card](skill-format.md#card)." if issubclass(cls, BaseModel) else f"    {name}{signature(cls)}"
+    fields = "Fields: [card](../appendix/skill-format.md#card)."
+    call = fields if issubclass(cls, BaseModel) else f"    {name}{signature(cls)}"
     parts = [f"## {name}", call, docstring(cls)]
     for member, value in members(cls):
         if isinstance(value, property):

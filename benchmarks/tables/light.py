@@ -50,6 +50,33 @@ def light_short() -> str:
     return f"{table('what | PyTorch | ONNX Runtime', shown)}\n\n{source('light')}"
 
 
+def page() -> str:
+    """Return what the page costs over the same agent in process."""
+    r = read("page")
+    one, together, answers = r["one_photo"], r["clients"], r["p99"]
+    rows = [
+        [
+            "a photo of 12 megapixels",
+            f"{one['in_process_ms']:.1f} ms",
+            f"{one['http_ms']:.1f} ms",
+            f"{one['ratio']:.2f}",
+        ],
+        [
+            "images/s, 8 clients; one batch in process",
+            f"{together['in_process_images_per_second']:.0f}",
+            f"{together['http_images_per_second']:.0f}",
+            f"{together['ratio']:.2f}",
+        ],
+        [
+            "99th percentile of answers: at rest; while learning and receiving 50 modules",
+            f"{answers['at_rest']['p99_ms']:.1f} ms",
+            f"{answers['busy']['p99_ms']:.1f} ms",
+            f"{answers['ratio']:.2f}",
+        ],
+    ]
+    return f"{table('what | compared with | through HTTP | ratio', rows)}\n\n{source('page')}"
+
+
 def _values(row: dict[str, Any]) -> list[str]:
     return [f"{row[side]:.3g} {row['unit']}" for side in ("before", "after")] + [f"{row['ratio']:.2f}"]
 

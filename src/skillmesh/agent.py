@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from skillmesh.answering.answer import Answer
     from skillmesh.backbone.backbone import Backbone
-    from skillmesh.common.choices import Adaptation, Refining, WarmStart
+    from skillmesh.common.choices import Adaptation, Refining, Sharing, WarmStart
     from skillmesh.data.folder import TaskImages
     from skillmesh.evaluation.evaluate import Evaluation
     from skillmesh.learning.lesson import Lesson
@@ -123,6 +123,7 @@ class Agent:
         adaptation: Adaptation | None = None,
         warm_start: WarmStart | None = None,
         views: float | None = None,
+        sharing: Sharing | None = None,
         progress: Progress | None = None,
     ) -> LearnResult:
         """Learn a task and store it in the bank as a small signed module.
@@ -140,9 +141,9 @@ class Agent:
         replace
             Allow a task of this name to be learned again; the new version replaces the old one.
         one_task
-            Learn a folder that looks like a folder of several tasks as one task; without this it is refused.
+            Learn a folder that looks like several tasks as one; otherwise it is refused.
         licence, note, tags
-            Information about the images for the module's card. Other agents can choose modules by their tags.
+            Facts for the module's card. Other agents can choose modules by tags.
         adaptation
             Also train an adaptation of the backbone to this task; `None` trains no adaptation.
         warm_start
@@ -150,8 +151,10 @@ class Agent:
         views
             Learn from views too: below 1, the share of images that they replace; from 1, how many are added for
             each. `None` is a third, or none with an adaptation.
+        sharing
+            "shared", or "later" or "never" to keep the task here; `None` changes nothing.
         progress
-            Object whose `start` and `advance` are called as images are processed.
+            Object whose `start` and `advance` are called.
 
         Examples
         --------
@@ -162,7 +165,8 @@ class Agent:
         """
         fields: dict[str, Any] = {"replace": replace, "licence": licence, "note": note, "tags": tags}
         fields |= {"adaptation": adaptation}
-        options: dict[str, Any] = fields | {"warm_start": warm_start, "views": views, "progress": progress}
+        options: dict[str, Any] = fields | {"warm_start": warm_start, "views": views}
+        options |= {"sharing": sharing, "progress": progress}
         if _is_folder(images, labels, classes, one_task):
             return self._learned(*self._core.learn(images, name=name, one_task=one_task, **options))
         name = _named(name)

@@ -245,6 +245,7 @@ ARGUMENTS: dict[str, Check] = {
     "adaptation": optional(group(names.Adaptation, ADAPTATION)),
     "warm_start": optional(group(names.WarmStart, WARM_START)),
     "form": one_of(names.Refining),
+    "sharing": optional(one_of(names.Sharing)),
     "views": views,
 }
 """Checks of the public functions' arguments, by argument name."""

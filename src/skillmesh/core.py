@@ -23,7 +23,7 @@ from skillmesh.answering.answer import Answer
 from skillmesh.answering.answering import Answering, Mapper, refuse_empty
 from skillmesh.arguments import checked, path, task_images, text
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, default_folder
-from skillmesh.common.choices import NO_ADAPTATION, Adaptation, Refining, Support, WarmStart
+from skillmesh.common.choices import NO_ADAPTATION, Adaptation, Refining, Sharing, Support, WarmStart
 from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.common.config import AgentConfig, MeshSettings
 from skillmesh.common.extras import ONNX, TORCH
@@ -52,7 +52,7 @@ from skillmesh.errors import (
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head
 from skillmesh.module import Identity, Module, read_file
-from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, withdraw
+from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, parts_of, withdraw
 from skillmesh.module.teachers import Teachers
 from skillmesh.numerics.arrays import Floats, counted
 from skillmesh.numerics.process import Progress, begin
@@ -71,6 +71,7 @@ from skillmesh.store.home import (
 )
 from skillmesh.store.ledger import FILE as LEDGER_FILE
 from skillmesh.store.ledger import Ledger, new_beside
+from skillmesh.store.sharing import Unshared
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -203,6 +204,7 @@ class Core:
         adaptation: Adaptation | None = None,
         warm_start: WarmStart | None = None,
         views: float | None = None,
+        sharing: Sharing | None = None,
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images, or from images already opened, and store it in the bank.
@@ -222,6 +224,8 @@ class Core:
         views
             Share of the training images to learn from a view instead; or, from 1, number of views of each to add.
             `None` is a third, or none with an adaptation.
+        sharing
+            Whether other agents get the task. `None` is what the older version had, and "shared" without one.
         """
         from skillmesh.data.folder import TaskImages, open_task
         from skillmesh.learning.lesson import study
@@ -256,7 +260,7 @@ class Core:
                 views,
             )
         lesson = dataclasses.replace(lesson, costs=costs)
-        module = self._signing.keep(lesson, fields, replace=replace)
+        module = self._signing.keep(lesson, fields, replace=replace, sharing=sharing)
         checkpoint.unlink(missing_ok=True)
         return module, lesson
 
@@ -329,16 +333,18 @@ class Core:
             self._signing.refuse_composed(name)
         fields = {key: value for key, value in fields_of_user(licence, note, tags).items() if value is not None}
         with counted() as costs:
-            task = composed_task(
-                pick(self.bank, classes), self.config.anchor, self.prior, anchor_settings(self.config)
-            )
+            picked = pick(self.bank, classes)
+            task = composed_task(picked, self.config.anchor, self.prior, anchor_settings(self.config))
             lesson = lesson_of(name, task, self.config.anchor)
             self._signing.card(lesson.facts | fields, version=1)  # refuses bad names before images are read
             if images is not None:
                 further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
                 lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._signing.keep(lesson, fields, replace=replace), lesson
+        # Its card names the classes that it is made of, so it is kept as the most private of their tasks is.
+        kept = {self.unshared.of(p.module.card.task) for p in picked if self.keeps(p.module)}
+        sharing: Sharing | None = "never" if "never" in kept else "later" if kept else None
+        return self._signing.keep(lesson, fields, replace=replace, sharing=sharing), lesson
 
     @checked(name=text)
     def refuse_to_learn(
@@ -374,9 +380,13 @@ class Core:
         return own_task(self, task).card.classes
 
     def _known(self, task: str) -> tuple[Module, ...]:
-        """Return the modules that may warm-start `task`. Its older version, trained on its images, is left out."""
+        """Return the modules that may warm-start `task`.
+
+        Its older version, trained on its images, is left out; so are tasks that are not shared, since the new
+        card would tell others their names.
+        """
         older = self.bank.held(task, self.identity.public_key)
-        return tuple(module for module in self.bank if module is not older)
+        return tuple(module for module in self.bank if module is not older and not self.keeps(module))
 
     def sign(self, lesson: Lesson, **fields: Any) -> tuple[Module, bytes]:
         """Return a signed module, and its bytes, for a lesson studied anywhere with this agent's settings.
@@ -386,6 +396,38 @@ class Core:
         return self._signing.sign(lesson, fields)
 
     # 2. Share.
+
+    @property
+    def unshared(self) -> Unshared:
+        """What was chosen for the own tasks that are not shared."""
+        return self._signing.unshared
+
+    @checked()
+    def sharing(self, task: str) -> Sharing:
+        """Return whether one of the agent's own tasks is shared with other agents."""
+        return self.unshared.of(self._own(task).card.task)
+
+    def keeps(self, module: Module) -> bool:
+        """Return whether a module is the agent's own and is not to reach others."""
+        return self._signing.keeps(module)
+
+    @checked()
+    def choose_sharing(self, task: str, sharing: Sharing) -> Module:
+        """Share one of the agent's own tasks that was kept here, or decide to keep it; return its module."""
+        self.ledger.refuse_unchangeable()
+        module = self._own(task)
+        self._signing.share(module, sharing)
+        return module
+
+    def _own(self, task: str) -> Module:
+        module = self._signing.own(task)
+        if module is None:
+            own = [m.card.task for m in self.bank if m.card.teacher_key == self.identity.public_key]
+            raise UnknownTaskError(
+                f"this agent has taught no task {task!r}, and only its teacher decides who gets it; its own are: "
+                f"{', '.join(sorted(own)) or 'none'}"
+            )
+        return module
 
     @checked()
     def export(self, task: str, path: str | Path) -> Path:
@@ -440,6 +482,11 @@ class Core:
                 f"{', '.join(sorted(taught)) or 'none'}; to drop another's task here, use "
                 f"{option('agent.forget', '`skillmesh forget TASK`')}"
             )
+        if task not in known and self.unshared.of(task) != "shared":
+            raise AgentError(
+                f"{task!r} was never shared, and withdrawing it would tell others its name; to drop it here, use "
+                f"{option('agent.forget', '`skillmesh forget TASK`')}"
+            )
         version = max(
             held.card.version if held else 1, self.ledger.latest_version(Slot(self.identity.public_key, task))
         )
@@ -454,6 +501,12 @@ class Core:
         """Announce that tasks of several teachers are parts of one task. From now on they answer as one."""
         from skillmesh.synergy.links import make_link
 
+        for part in (part for task in tasks for part in parts_of(self.find(task))):
+            if self.keeps(part):
+                raise AgentError(
+                    f"{part.card.task!r} is not shared, and a merged task is announced to others; share it first, "
+                    "or leave it out"
+                )
         return make_link(self, tasks, name)
 
     @checked(name=text)

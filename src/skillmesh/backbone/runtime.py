@@ -43,7 +43,7 @@ from skillmesh.common.extras import TORCH
 from skillmesh.data.images import Pixels
 from skillmesh.errors import BackboneError, DeviceError
 from skillmesh.numerics.arrays import Floats
-from skillmesh.numerics.process import hand_back
+from skillmesh.numerics.process import hand_back, keep_freed_memory
 
 if TYPE_CHECKING:
     from skillmesh.backbone.torch_network import TorchNetwork
@@ -163,6 +163,8 @@ class OnnxNetwork(Network):
         self._plain = self._session(tensors, ())
         del tensors
         hand_back()
+        if self.on_cpu:
+            keep_freed_memory()  # photos need large blocks, and page faults of new ones take a sixth of an answer
         pixels = [(each.name, each.type, each.shape) for each in self._plain.get_inputs()]
         if pixels != [("pixels", "tensor(uint8)", [1, self.size, self.size, 3])]:
             raise self._unusable(f"its input is {pixels}")

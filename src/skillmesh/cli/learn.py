@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOT_CONTINUED = (
     *("name", "replace", "adapt", "adaptation", "layers", "epochs", "mirrored", "from_plain_head"),
-    *("warm_start", "warm_form", "views"),
+    *("warm_start", "warm_form", "views", "sharing"),
 )
 """Options that cannot be combined with `--continue`."""
 MOST_CONFUSIONS = 3
@@ -65,6 +65,7 @@ def learn(
     warm_start: options.WarmMode = "auto",
     warm_form: options.WarmForm = "prior",
     views: options.Views = None,
+    sharing: options.Sharing = None,
     device: options.Device = None,
     report: options.Report = None,
     json: options.Json = False,
@@ -83,6 +84,7 @@ def learn(
     how: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
     if continued is None:
         how |= {"name": name, "replace": replace, "warm_start": WarmStart(warm_start, warm_form), "views": views}
+        how["sharing"] = sharing
         how["adaptation"] = Adaptation(adapt, adaptation, layers, epochs, mirrored, from_plain_head)
     if adapt != "none":  # before a new agent is made
         TORCH.require("training an adaptation", BackboneError)

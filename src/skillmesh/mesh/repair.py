@@ -29,6 +29,7 @@ from skillmesh.core import Core, slot_of
 from skillmesh.errors import AgentError, ModuleError
 from skillmesh.mesh.node import LOCK
 from skillmesh.mesh.shelf import Shelf
+from skillmesh.module import Module
 from skillmesh.module.notice import Notice, announce, decode
 from skillmesh.store.ledger import BESIDE, Choice, Ledger, is_damage, new_beside, reading, unreadable
 
@@ -93,7 +94,7 @@ def repair(agent: Core) -> Repair:
         beside.replace(path)
         sync_folder(path.parent)
         moved_to = aside if aside.exists() else None
-        return Repair(damage, moved_to, kept, lost, announced, len(agent.bank) - len(announced), held)
+        return Repair(damage, moved_to, kept, lost, announced, len(agent.bank) - len(_own(agent)), held)
 
 
 def _places(path: Path) -> tuple[Path, Path, Path]:
@@ -220,9 +221,13 @@ def _decoded(data: bytes) -> Notice | None:
         return None
 
 
+def _own(agent: Core) -> list[Module]:
+    return [module for module in agent.bank if module.card.teacher_key == agent.identity.public_key]
+
+
 def _announce_own(agent: Core, new: Ledger) -> tuple[str, ...]:
-    """Announce the agent's own tasks for which no notice is left; return all own tasks now announced."""
-    own = [module for module in agent.bank if module.card.teacher_key == agent.identity.public_key]
+    """Announce the agent's own shared tasks for which no notice is left; return all own tasks now announced."""
+    own = [module for module in _own(agent) if not agent.keeps(module)]
     notices = [announce(module.card, module.id, agent.bank.file_of(module), agent.identity) for module in own]
     new.merge(notices, agent.identity.public_key)
     standing = new.view().known

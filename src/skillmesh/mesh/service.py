@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.status import node_status, peer_list
 from skillmesh.mesh.wire import thread
-from skillmesh.numerics.process import give_back_freed_memory, hand_back
+from skillmesh.numerics.process import answer_several_at_once, give_back_freed_memory, hand_back
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +58,21 @@ def serve(
     agent: Core,
     settings: MeshSettings,
     learn: Sequence[Path] = (),
-    ready: Callable[[Node], None] = lambda _: None,
+    ready: Callable[[Node], AbstractContextManager[object] | None] = lambda _: None,
 ) -> None:
-    """Run a node until SIGTERM or SIGINT; meanwhile, learn the tasks in `learn` one after the other."""
+    """Run a node until SIGTERM or SIGINT; meanwhile, learn the tasks in `learn` one after the other.
+
+    What `ready` returns is entered, and left before the node ends.
+    """
     give_back_freed_memory()
+    answer_several_at_once()
     stop = threading.Event()
     lessons = Lessons(learn)
-    with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop, lessons) as node:
-        ready(node)
+    with (
+        _stopped_by_signals(stop),
+        _controlled(Node(agent, settings), stop, lessons) as node,
+        ready(node) or contextlib.nullcontext(),
+    ):
         thread("learn", partial(lessons.learn_all, agent))
         handed_back = time.monotonic()
         while not stop.wait(1.0):  # a signal delivered to a zenoh thread does not end a wait

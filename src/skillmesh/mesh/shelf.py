@@ -8,7 +8,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -207,8 +207,13 @@ class Shelf:
 
     def release(self, held: HeldModule, agent: Core) -> Module:
         """Import a module from quarantine into the bank, as the user decided."""
-        module = agent.import_bytes(self._path(held.module.id).read_bytes())
-        self._ledger.choose(module.id, "released", "released by the user")
+        # Chosen first: a node that puts its teacher's modules away at this moment leaves out what was released.
+        self._ledger.choose(held.module.id, "released", "released by the user")
+        try:
+            module = agent.import_bytes(self._path(held.module.id).read_bytes())
+        except BaseException:
+            self._ledger.choose(held.module.id, "held", held.reason)
+            raise
         remove(self._path(module.id))
         return module
 
@@ -303,9 +308,9 @@ def distrust(agent: Core, shelf: Shelf, key: str) -> list[Module]:
     return moved
 
 
-def put_away(agent: Core, shelf: Shelf, key: str) -> list[Module]:
-    """Move a teacher's modules from the bank to quarantine, and return them."""
-    moved = [module for module in agent.bank if module.card.teacher_key == key]
+def put_away(agent: Core, shelf: Shelf, key: str, keep: Collection[str] = ()) -> list[Module]:
+    """Move a teacher's modules, except those of the ids in `keep`, from the bank to quarantine; return them."""
+    moved = [module for module in agent.bank if module.card.teacher_key == key and module.id not in keep]
     for module in moved:
         shelf.hold(
             module.id, agent.bank.file_of(module), f"its teacher {agent.teachers.name(module.card)} {NOT_TRUSTED}"

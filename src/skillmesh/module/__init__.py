@@ -1,6 +1,6 @@
 """The `.skill` file of a task module: its format, signatures, and a reader that trusts nothing.
 
-`docs/reference/skill-format.md` specifies the bytes.
+`docs/appendix/skill-format.md` specifies the bytes.
 """
 
 from skillmesh.module.card import Card, now

@@ -1,6 +1,6 @@
 """A task module: how its `.skill` file is written, read and checked, and the `Module` that it becomes in memory.
 
-`docs/reference/skill-format.md` is the specification. The reader trusts nothing. It runs its checks in a fixed
+`docs/appendix/skill-format.md` is the specification. The reader trusts nothing. It runs its checks in a fixed
 order, cheap ones first and the signature last, and raises a different error for each kind of failure.
 """
 

@@ -54,6 +54,22 @@ def one_thread() -> Iterator[None]:
         yield
 
 
+SWITCH = 0.001
+"""Seconds after which a thread that runs Python code lets a waiting one run; Python's default is 5 ms."""
+
+
+def answer_several_at_once() -> None:
+    """Tune this process, if it is ours, for answering several questions at once, each on a thread of its own.
+
+    BLAS is limited to one thread from now on: its own threads wait for one another within a product, busily. As
+    soon as the cores have other work too, that takes several times as long as the product on one thread. And a
+    thread that learns, or imports a module, must not keep those waiting that answer.
+    """
+    if _ours:
+        threadpool_limits(1, "blas")
+        sys.setswitchinterval(SWITCH)
+
+
 def one_thread_each(workers: int) -> ThreadPoolExecutor:
     """Return a thread pool in which torch uses one thread; its number in all other threads is unchanged."""
     return ThreadPoolExecutor(workers, initializer=_use_one_torch_thread)

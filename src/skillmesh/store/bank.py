@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from skillmesh.anchors import KINDS
+from skillmesh.common.choices import Sharing
 from skillmesh.common.config import AgentConfig
 from skillmesh.common.files import PARTIAL, PRIVATE, make_folder, sync_folder, write_whole
 from skillmesh.errors import (
@@ -35,7 +36,7 @@ from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head, probe_specs
 from skillmesh.module import Identity, Module, in_order, now
 from skillmesh.module.card import Card
-from skillmesh.module.notice import Slot, announce
+from skillmesh.module.notice import Announcement, Slot, announce
 from skillmesh.module.teachers import Teachers, refuse_odd_names
 from skillmesh.numerics.arrays import Spec
 from skillmesh.store.home import (
@@ -46,6 +47,7 @@ from skillmesh.store.home import (
     save_validation,
 )
 from skillmesh.store.ledger import Ledger
+from skillmesh.store.sharing import Unshared
 
 if TYPE_CHECKING:
     from skillmesh.learning.lesson import Lesson
@@ -108,7 +110,7 @@ class Bank:
         self.damaged: list[Damaged] = []
         # This dict is replaced, never changed, so a thread that is answering keeps the modules it started with.
         self._modules: dict[str, Module] = {}
-        self._ordered: tuple[dict[str, Module], list[Module]] = self._modules, []
+        self._ordered: tuple[dict[str, Module], list[Module], dict[Slot, Module]] = self._modules, [], {}
         self._seen: object = None
         self._lock = FileLock(folder / ".lock", timeout=60, mode=PRIVATE)
         self.read_only = not os.access(folder if folder.exists() else folder.parent, os.W_OK)
@@ -137,12 +139,18 @@ class Bank:
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        modules, ordered = self._ordered
-        if modules is not self._modules:  # every answer asks for the order, and sorting forty modules takes 0.1 ms
+        return iter(self._in_order()[1])
+
+    def _in_order(self) -> tuple[dict[str, Module], list[Module], dict[Slot, Module]]:
+        """Return the modules by id, in order, and by slot, computed once for each change: every answer asks."""
+        found = self._ordered
+        if found[0] is not self._modules:
             modules = self._modules
             ordered = in_order(modules.values())
-            self._ordered = modules, ordered
-        return iter(ordered)
+            # Reversed: of two versions that a killed process left, the first in order counts.
+            slots = {Slot(m.card.teacher_key, m.card.task): m for m in reversed(ordered)}
+            self._ordered = found = modules, ordered, slots
+        return found
 
     def find(self, task: str) -> Module:
         """Return the module of a task by its name, or by `name@teacher` if several teachers use that name.
@@ -180,8 +188,7 @@ class Bank:
 
     def held(self, task: str, teacher_key: str) -> Module | None:
         """Return the bank's module for this teacher's task, or `None`."""
-        same = [m for m in self if (m.card.task, m.card.teacher_key) == (task, teacher_key)]
-        return same[0] if same else None
+        return self._in_order()[2].get(Slot(teacher_key, task))
 
     def check(self, data: bytes) -> Module:
         """Return the module in a file's bytes, without storing it. Raise a `ModuleError` if it cannot be used."""
@@ -350,6 +357,7 @@ class Signing:
     def __init__(self, home: Path, config: AgentConfig, identity: Identity, bank: Bank, ledger: Ledger) -> None:
         self._config, self._identity, self._bank, self._ledger = config, identity, bank, ledger
         self._validation = home / VALIDATION
+        self.unshared = Unshared(home)
 
     def own(self, task: str) -> Module | None:
         """Return the module of one of the agent's own tasks, or `None` if the bank does not hold it."""
@@ -382,10 +390,17 @@ class Signing:
             )
 
     def keep(
-        self, lesson: Lesson, user_fields: dict[str, Any], *, replace: bool = False, older: Module | None = None
+        self,
+        lesson: Lesson,
+        user_fields: dict[str, Any],
+        *,
+        replace: bool = False,
+        older: Module | None = None,
+        sharing: Sharing | None = None,
     ) -> Module:
-        """Sign a lesson, put it into the bank in place of the older version, and announce it.
+        """Sign a lesson, put it into the bank in place of the older version, and announce it if it is shared.
 
+        `sharing` is by default that of the older version.
         Other commands may have learned the same task in the meantime. Their module is replaced only if the caller
         asks for it (`replace`), or if this lesson extends exactly that version (`older`).
         """
@@ -403,6 +418,9 @@ class Signing:
                     f"one another name, or learn it again with {option('replace=True', '--replace')}"
                 )
             signed, data = self.sign(lesson, user_fields)
+            if sharing is not None:
+                # Before it is in the bank, from where a node would announce it.
+                self.unshared.choose(task, sharing)
             try:
                 module = self._bank.add(data, self._bank.check_module(signed))
             except BaseException:
@@ -411,8 +429,42 @@ class Signing:
             # An unusable file may become usable again, with other settings or restored from a copy.
             unusable = {damaged.path.stem for damaged in self._bank.damaged}
             remove_other_validation(self._validation, {held.id for held in self._bank} | unusable)
-            self._announce(module, data)
+            if self.unshared.of(task) == "shared":
+                self._announce(module, data)
         return module
+
+    def share(self, module: Module, sharing: Sharing) -> None:
+        """Announce one of the agent's own modules, or choose that it is not; one that was announced stays so."""
+        card = module.card
+        if sharing == "shared":
+            self._refuse_unshared_parts(card)
+            self.unshared.choose(card.task, sharing)
+            self._announce(module, self._bank.file_of(module))
+        elif self.unshared.of(card.task) == "shared" and self.announced(module):
+            raise AgentError(
+                f"{card.task!r} was shared already, and other agents may have it; to take it back, withdraw it "
+                f"with {option('agent.withdraw', '`skillmesh withdraw TASK`')}"
+            )
+        else:
+            self.unshared.choose(card.task, sharing)
+
+    def announced(self, module: Module) -> bool:
+        """Return whether some version of this own task is announced, and not withdrawn."""
+        standing = self._ledger.view().at(Slot(module.card.teacher_key, module.card.task))
+        return isinstance(standing, Announcement)
+
+    def _refuse_unshared_parts(self, card: Card) -> None:
+        """Refuse to share a task composed of classes of tasks that are not shared: its card names them."""
+        sources = (self._bank.get(source) for source, _ in card.origins)
+        if parts := sorted({repr(part.card.task) for part in sources if part is not None and self.keeps(part)}):
+            raise AgentError(
+                f"{card.task!r} is composed of classes of {', '.join(parts)}, not shared; share that first"
+            )
+
+    def keeps(self, module: Module) -> bool:
+        """Return whether a module is the agent's own and is not to reach others."""
+        own = module.card.teacher_key == self._identity.public_key
+        return own and self.unshared.of(module.card.task) != "shared"
 
     def _announce(self, module: Module, data: bytes) -> None:
         try:

@@ -40,10 +40,14 @@ log = logging.getLogger(__name__)
 
 KEY_FILE = "key.pem"
 CALIBRATION_FILE = "calibration.safetensors"
-FOLDERS = ("bank", "validation", "quarantine", "partial", "tls")
+FOLDERS = ("bank", "validation", "quarantine", "partial", "tls", "unshared", "lessons")
 """Names of the folders in a home."""
+LESSONS = "lessons"
+"""The folder of images from which tasks are taught on the page."""
+TOKENS = "page.json"
+"""The file of the page's tokens."""
 _OWN = re.compile(
-    rf"{CONFIG_FILE}|mesh\.json|{KEY_FILE}|{CALIBRATION_FILE}|ledger\..*|node\.(lock|socket)|serve\.log"
+    rf"{CONFIG_FILE}|mesh\.json|{KEY_FILE}|{CALIBRATION_FILE}|ledger\..*|node\.(lock|socket)|serve\.log|page\.json"
     rf"|training-.*|\.skillmesh-.*|{'|'.join(FOLDERS)}"
 )
 """Pattern of the names of all files and folders that an agent keeps in its home."""

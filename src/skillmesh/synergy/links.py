@@ -97,14 +97,21 @@ def unmake_link(agent: Holder, name: str, reason: str | None = None) -> Link:
     merged = [merged for merged in agent.merged() if merged.card.task == name]
     own = agent.ledger.view().links.get(Slot(agent.identity.public_key, LINK + name))
     if own is not None and not own.withdrawn:
-        ended = link(name, own.version + 1, (), agent.identity, reason)
-        agent.ledger.merge([ended], agent.identity.public_key)
-        return ended
+        return end_link(agent, own, reason)
     if not merged:
         known = ", ".join(merged.card.task for merged in agent.merged()) or "none"
         raise UnknownTaskError(f"there is no merged task {name!r} here; merged tasks: {known}")
-    agent.ledger.forget(merged[0].link.slot)
-    return merged[0].link
+    return end_link(agent, merged[0].link)
+
+
+def end_link(agent: Holder, made: Link, reason: str | None = None) -> Link:
+    """End a link for all agents if it is the agent's own, or else for this agent only."""
+    if made.teacher_key != agent.identity.public_key:
+        agent.ledger.forget(made.slot)
+        return made
+    ended = link(made.task, made.version + 1, (), agent.identity, reason)
+    agent.ledger.merge([ended], agent.identity.public_key)
+    return ended
 
 
 # The trial of a merged task: it must not harm the answers to the agent's own validation images.

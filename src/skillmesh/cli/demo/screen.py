@@ -200,6 +200,7 @@ def _print_lines(outcome: StoryOutcome) -> None:
         f"drew the images in {outcome.drawing_seconds:.0f} s, asked all agents in {outcome.asking_seconds:.0f} s",
         f"picture: {outcome.picture}",
         f"try it:  {_command()} ask IMAGE --home {outcome.members[-1].home}",
+        f"or in a browser:  {_command()} page --home {outcome.members[-1].home}",
     ):
         outlet.line(line)
 

@@ -1,0 +1,1 @@
+"""The page: an HTTP API and a web page on it, served beside a node."""
