@@ -359,8 +359,8 @@ class TestPaths:
         lesson = drafted(agent.owner, "zip", {})
         content = zipped(
             {
-                "../../../evil/x.jpg": image,
-                "/etc/evil/y.jpg": image,
+                "../../../led-astray/x.jpg": image,
+                "/etc/led-astray/y.jpg": image,
                 "a/../../z.jpg": image,
                 "ok/1.jpg": image,
                 "fine/2.jpg": image,
@@ -368,7 +368,7 @@ class TestPaths:
         )
         answer = agent.owner.post(f"/lessons/{lesson}/archive", content=content)
         assert answer.status_code in (200, 422)
-        assert not list(agent.core.home.parent.rglob("evil*"))
+        assert not list(agent.core.home.parent.rglob("led-astray*"))
         agent.owner.delete(f"/lessons/{lesson}")
 
 

@@ -32,7 +32,7 @@ CALLS = int(os.environ.get("SKILLMESH_API_CALLS", "20000"))
 FEW = 300
 """Number of calls of the test that CI runs."""
 ENDLESS = f"GET {BASE}/events"
-"""Left out: its answer never ends. `test_api.py` and `test_safety.py` read it."""
+"""Left out: its answer never ends. `test_page_api.py` and `test_safety.py` read it."""
 EVERYTHING = list(HealthCheck)
 """Speed is not measured here, and most of what a description allows is refused."""
 
