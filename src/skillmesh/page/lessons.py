@@ -144,7 +144,7 @@ class Lesson:
             (int(m[2]) for names in self._files.values() for n in names if (m := _IMAGE.fullmatch(n))), default=0
         )
         # By the clock, since browsers keep images by name, also those that were removed before a restart.
-        self._next = max(1 + last, time.time_ns() // 1_000_000)
+        self._next = max(1 + last, time.time_ns() // 1_000)  # an image takes longer than a microsecond
 
     @property
     def id(self) -> str:
