@@ -11,7 +11,6 @@ import typer
 from skillmesh.cli import app, open_agent, options, outlet
 from skillmesh.cli.outlet import called, task_names
 from skillmesh.common.choices import Sharing
-from skillmesh.common.extras import PAGE
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
@@ -50,11 +49,9 @@ def serve(
     from skillmesh.mesh.service import serve as run
 
     if page:
-        PAGE.require("the page")
-        from skillmesh.page.server import Address
+        from skillmesh.cli.page import page_address, with_page
 
-        address = Address(host, port, tls, insecure, name or ())
-        address.refuse_unsafe()
+        address = page_address(host, port, tls, insecure, name)
     show.log_to_stderr(verbose)
     agent = open_agent(home or context.obj, device=device)
     settings = node_settings(agent, network, listen, connect, trust)
@@ -65,11 +62,7 @@ def serve(
         outlet.line(f"  key        {agent.identity.public_key}")
         outlet.line(f"  listening  {places}")
         show.say(f"  trusts     {_trusts(agent)}")
-        if not page:
-            return None
-        from skillmesh.cli.page import with_page
-
-        return with_page(agent, node, address, browser=False)
+        return with_page(agent, node, address, browser=False) if page else None
 
     run(agent, settings, learn or (), ready)
     outlet.line("stopped")

@@ -13,6 +13,7 @@ from skillmesh.common.extras import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from skillmesh.core import Core
     from skillmesh.mesh.node import Node
@@ -39,17 +40,26 @@ def page(
     """Teach, ask and share in a browser. Runs a node with a web page and an HTTP API until stopped."""
     from skillmesh.cli import show
 
-    PAGE.require("the page")
+    address = page_address(host, port, tls, insecure, name)
     from skillmesh.mesh.service import serve
-    from skillmesh.page.server import Address
 
-    address = Address(host, port, tls, insecure, name or ())
-    address.refuse_unsafe()
     show.log_to_stderr(verbose)
     agent = open_agent(home or context.obj, device=device)
     settings = node_settings(agent, network, listen, connect, trust)
     serve(agent, settings, ready=lambda node: with_page(agent, node, address, not no_browser))
     outlet.line("stopped")
+
+
+def page_address(
+    host: str, port: int | None, tls: Path | None, insecure: bool, names: list[str] | None
+) -> Address:
+    """Return where the page is to be served; raise an error if it cannot or should not be."""
+    PAGE.require("the page")
+    from skillmesh.page.server import Address
+
+    address = Address(host, port, tls, insecure, names or ())
+    address.refuse_unsafe()
+    return address
 
 
 @contextmanager

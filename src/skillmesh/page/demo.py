@@ -38,7 +38,7 @@ class Demo:
 
     @property
     def state(self) -> str:
-        """How far the demo is: "none", "learning" or "ready"."""
+        """State of the demo: "none", "learning" or "ready"."""
         if self._drawing:
             return "learning"
         if not all((self._folder / task).exists() for task in TASKS):  # a node that stopped has drawn only some
@@ -50,7 +50,7 @@ class Demo:
         """Draw the tasks and start a lesson of each, in a thread of its own: that takes seconds."""
         with self._guard:
             if self.state != "none":
-                raise conflict("the demo was begun already; GET /api/v1/lessons says how far it is")
+                raise conflict("the demo was begun already; GET /api/v1/lessons shows its progress")
             self._drawing = True
         thread("demo", self._draw)
 

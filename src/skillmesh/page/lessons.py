@@ -582,7 +582,9 @@ def _report(lesson: Lesson, module: Module, learned: Learned, seconds: float) ->
     outcome = learned.outcome if learned.outcome is not None and len(learned.outcome) else None
     wrong = [] if outcome is None else outcome.wrong()[:WRONG_SHOWN]
     return Report(
-        accuracy=None if outcome is None else module.card.validation_accuracy,  # nothing was measured anew
+        accuracy=None
+        if outcome is None
+        else module.card.validation_accuracy,  # of the older version: nothing was measured now
         classes=[] if outcome is None else outcome.class_facts(),
         matrix=[] if outcome is None else outcome.matrix().tolist(),
         wrong=[

@@ -36,6 +36,8 @@ PORT = 8737
 """The port that is taken if it is free and the user names none."""
 AT_THE_END = 2
 """Seconds that open requests have to end when the server stops."""
+BACKLOG = 2048
+"""Number of connections that may wait to be accepted."""
 IDLE = 30
 """Seconds after which an idle connection is closed."""
 
@@ -83,6 +85,7 @@ class Address:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 line.bind((self.host, port))
+                line.listen(BACKLOG)  # before that, another socket can be bound to the same port
                 return line
             except OSError as error:
                 line.close()
@@ -180,7 +183,6 @@ def serving(agent: Core, node: Node, address: Address) -> Iterator[Page]:
                 "expected a certificate and its key, as `skillmesh certs issue` writes them"
             ) from error
         server = _Server(config)
-        line.listen(config.backlog)
         # Not of lower priority, as the node's own threads are: someone waits for each answer.
         running = threading.Thread(target=lambda: server.run([line]), name="skillmesh-page", daemon=True)
         running.start()
